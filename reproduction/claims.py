@@ -65,9 +65,10 @@ CLAIMS = {
         "data reconstruction”; with differential privacy it is “essentially randomly distributed "
         "over the image space”.",
         "informative features have a larger PLIS than others, and records of high PLIS are "
-        "reconstructed better by SSIM and HaarPSI.",
-        "by squared error they are reconstructed no better; loss and gradient norm predict SSIM as "
-        "well as PLIS does; with differential privacy, PLIS is as smooth as without.",
+        "reconstructed better by SSIM and HaarPSI (among normal X-rays by HaarPSI only).",
+        "by squared error they are reconstructed slightly better within a class, but not over all "
+        "records; loss and gradient norm predict SSIM as well as PLIS does; with differential "
+        "privacy, PLIS is nearly as smooth as without.",
         "our own networks; PneumoniaMNIST, where the paper may have used ChestMNIST.",
         "which network, attack options, data set and records?",
     ),

@@ -8,6 +8,7 @@ figures, and the results they were written from.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +22,15 @@ from reproduction.reproducing import PNG, RESULT, write_whole
 from seepage.errors import InputError
 
 _UP = "../../"  # from a page to the repository
+_OF_A_RUN = ("seconds", "processor_seconds", "versions")  # differ where the numbers do not
 _FILE = re.compile(r"(?:reproduction|benchmarks)/[\w*/.-]+\.(?:py|json)")
 _HEAD = """\
 # Reproductions of the papers
 
 These pages reproduce tables and figures of the [four papers](../papers.md) and compare printed
-with measured numbers. A number *agrees* if it rounds to the printed one. It *differs* only if data,
-split, training and units are the paper's; if they are not known, or errors are too large, it is
-*undecided*. The note in brackets states the reason and links the computation or the kept runs
+with measured numbers. A number *agrees* if it rounds to the printed one. A number *differs* only
+if data, split, training and units are the paper's; if they are not known, or errors are too large,
+it is *undecided*. The note in brackets states the reason and links the computation or the kept runs
 behind it. Numbers are results unless marked as a count or a setting (fixed by the set-up or an
 algorithm's goal).
 
@@ -43,7 +45,8 @@ def write_pages(results: Path, docs: Path) -> Path:
 
     Quick results are refused, and numbers that differ from the printed ones without a reason.
     An experiment without a new result (its data are not at hand, say) keeps the one beside its
-    page. Experiments that have no result at all are named.
+    page, and so does one whose new result differs only in its times, its versions or the last
+    digits, which depend on the machine. Experiments that have no result at all are named.
     """
     home = docs / "reproduction"
     new = [name for name in EXPERIMENTS if (results / name / RESULT).is_file()]
@@ -51,10 +54,13 @@ def write_pages(results: Path, docs: Path) -> Path:
         raise InputError(f"There are no results in {results}; run `seepage reproduce all` first.")
     files = {}
     for name in EXPERIMENTS:
+        earlier = home / f"{name}.json"
         if name in new:
             files[name] = results / name / RESULT, results / name / PNG
-        elif (home / f"{name}.json").is_file():
-            files[name] = home / f"{name}.json", home / f"{name}.png"
+            if earlier.is_file() and _alike(_read(files[name][0], name), _json(earlier)):
+                files[name] = earlier, files[name][1]
+        elif earlier.is_file():
+            files[name] = earlier, home / f"{name}.png"
     found = {name: _read(result, name) for name, (result, _) in files.items()}
     written = {}
     for name, (result, picture) in files.items():
@@ -94,6 +100,27 @@ def _read(path: Path, name: str) -> dict[str, Any]:
                 f"{quantity.printed}, and no computation says why; name it in the reason."
             )
     return found
+
+
+def _json(path: Path) -> Any:
+    """Return the content of a file, or nothing if it is broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Return whether two results have the same words, and the same numbers to six digits."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {*one, *_OF_A_RUN} == {*other, *_OF_A_RUN} and all(
+            key in _OF_A_RUN or _alike(value, other[key]) for key, value in one.items()
+        )
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(one == other)
 
 
 def _quantities(entry: dict[str, Any]) -> list[Quantity]:

@@ -150,8 +150,8 @@ def passes_over_a_large_table():
         re.search(rf"{what}: ([\d.]+)", shown)[1]
         for what in ("η of every row, times the product", "peak memory, GB")
     )
-    yield "η of 20 million rows of 50 columns takes"
-    yield f"{ratio} times as long as reading and one product, with {float(memory):.1f} GB of memory"
+    yield f"η of 20 million rows of 50 columns takes {float(memory):.1f} GB of memory"
+    yield f"{ratio} times as long as reading and one product"
 
 
 @tied("docs/scaling.md")
@@ -170,9 +170,9 @@ def an_audit_of_a_panel_by_row_and_by_person():
     assert found["same"]
     assert found["rows"] == 7 * found["people"]
     yield (
-        f"{found['people']} people with seven rows each), an audit by row reports at most "
-        f"{row:.0f} % success of membership inference; refits that leave out all rows of one "
-        f"person reach {person:.0f} %"
+        f"{found['people']} people with seven rows each), an audit by row limits membership "
+        f"inference to {row:.0f} % success; refits without all rows of one person reach "
+        f"{person:.0f} %"
     )
 
 
@@ -221,10 +221,10 @@ def flower_clients_over_seeds():
 def clients_named_by_the_outlier_test():
     found = kept("outlying_clients")
     assert found["holds"]
-    yield f"tests twelve clients against {found['simulated']} simulated ones each"
+    yield f"tests twelve clients, each against {found['simulated']} simulated ones"
     assert found["clients"] == 12
-    yield "in 200 runs of each kind: how often anyone is named"
-    yield f"The level allows {0.05 * 200:.0f} of 200."
+    yield "in 200 runs of each kind. The table counts runs in which a client is named"
+    yield f"At the 5 % level, {0.05 * 200:.0f} of 200 false positives are expected."
     names = {"unequal": "unequal sizes"}
     for kind in dict.fromkeys(one["clients"] for one in found["table"]):
         some = {one["shift"]: one for one in found["table"] if one["clients"] == kind}
@@ -283,8 +283,9 @@ def images_rebuilt_from_updates():
         found[2, steps, cost, way]
         for steps, way in ((2, "divided"), (2, "modelled"), (10, "modelled"))
     )
-    yield f"After two steps, modelling reconstructs all ten (smallest SSIM {min(few):.3f})"
-    yield f"dividing gives {min(divided):.3f} to {max(divided):.3f}."
+    yield "After two steps, modelling the training reconstructs all ten"
+    yield f"(smallest SSIM {min(few):.3f}), and dividing the update"
+    yield f"gives {min(divided):.3f} to {max(divided):.3f}."
     middle_one = f"{statistics.median(many):.3f}"
     yield f"After ten steps, modelling reconstructs none (median {middle_one})"
 
@@ -316,7 +317,7 @@ def how_many_probes_are_worth_fifty_coordinates():
     assert 2 < worth[0] < 3
     assert 6 < worth[1] < 7
     yield "two or three probes are as precise as the fifty sampled coordinates"
-    yield f"one probe deviates by {100 * fitted['one probe']:.0f} % of the value, and six"
+    yield f"one probe deviates by {100 * fitted['one probe']:.0f} % of the value, so six"
 
 
 @tied("docs/how-to/neural-networks.md")
@@ -332,7 +333,7 @@ def how_often_intervals_of_probes_cover():
         f"95 % intervals from {found['probes']} probes covered dFIL in "
         f"{min(shares):.1f} to {max(shares):.1f} % of cases"
     )
-    yield f"for the worst record of any network in {100 * least:.0f} %"
+    yield f"(worst record of any network: {100 * least:.0f} %)"
 
 
 CHECKS = "checks over a run of 400 steps"
@@ -381,7 +382,7 @@ def what_private_fine_tuning_reveals_of_images():
     (loss, losses), (norm, norms) = medians["loss after"], medians["gradient norm after"]
     yield (
         f"for the most exposed 5 %, the median loss is {loss:.1f} (others: {losses:.1f}) and the "
-        f"median gradient norm {norm:.1f} (others: {norms:.1f})"
+        f"median gradient norm is {norm:.1f} (others: {norms:.1f})"
     )
 
 
@@ -420,8 +421,8 @@ def what_private_fine_tuning_reveals_of_texts():
     own, other = (found["attacks"][name]["membership"] for name in ("private", "without noise"))
     low, high = own["auc_interval"]
     yield (
-        f"Membership inference has an AUC of {own['auc']:.2f} (95 % CI {low:.2f} to {high:.2f}), "
-        f"without noise {other['auc']:.2f}"
+        f"Membership inference has an AUC of {own['auc']:.2f} (95 % CI {low:.2f} to {high:.2f}; "
+        f"without noise {other['auc']:.2f})"
     )
     larger = kept("fine_tuning-text-cuda")
     before, private, plain = (
@@ -433,8 +434,8 @@ def what_private_fine_tuning_reveals_of_texts():
         for name in ("private", "without noise")
     )
     yield (
-        f"ends at {private} ({before} before, {plain} without noise), with AUCs of {own} and, "
-        f"without noise, {other}."
+        f"reaches a loss of {private} ({before} before, {plain} without noise), with an AUC of "
+        f"{own} ({other} without noise)."
     )
 
 
@@ -446,8 +447,9 @@ def an_eleventh_record():
         f"{100 * found['attack'][key]:.1f} %" for key in ("promised", "declared", "real")
     )
     yield (
-        f"At 1 % false positives, the guarantee at rate one half allows {promised} true positives; "
-        f"the best test reaches {declared} if that rate is declared, and {real} with Opacus's"
+        f"At 1 % false positives, the guarantee for rate one half allows {promised} true "
+        f"positives. The best test reaches {declared} if this rate is declared, and {real} with "
+        "Opacus's"
     )
 
 
@@ -471,10 +473,9 @@ def attacks_on_private_training():
         for way in ("half the noise", "batch_size/n")
     )
     fewer = f"{ways['batch_size/n'][0][2]:,}"
-    yield f"with {fewer} runs each: halved noise is detected in {half[0]} settings "
-    yield f"({half[1]:.1f} expected), a rate of `batch_size/n` in {sized[0]}"
-    yield f"({sized[1]:.1f} expected: "
-    yield f"in the other settings, {fewer} runs are too few"
+    yield f"with {fewer} runs each. Halved noise is detected in {half[0]} settings "
+    yield f"({half[1]:.1f} expected), and a rate of `batch_size/n` in {sized[0]}"
+    yield f"({sized[1]:.1f} expected; elsewhere, {fewer} runs are too few)"
 
 
 @tied("docs/how-to/budgets.md")
@@ -521,7 +522,7 @@ def what_smooth_weights_leak():
     assert all(one["records beyond the budget"] == 0 for one in slow)
     beyond = max(one["records beyond unfiltered"] for one in sharp)
     yield f"falls over the last {100 * sharp[0]['width']:.0f} % of a budget"
-    yield f"all of {found['records']} records leak more than the budget, and {100 * beyond:.0f} %"
+    yield f"all {found['records']} records leak more than the budget, and {100 * beyond:.0f} %"
 
 
 @tied("docs/how-to/budgets.md")
@@ -533,10 +534,7 @@ def what_canaries_show():
         "{}, {} and {}".format(*(f"{one[what]:{form}}" for one in runs))
         for what, form in (("promised", ".0f"), ("shown", ".2f"))
     )
-    yield (
-        f"runs that claim ε = {promised} show at least ε = {shown}, respectively, with 95 % "
-        "confidence"
-    )
+    yield f"the lower bounds for runs that claim ε = {promised} are {shown}"
 
 
 @tied("docs/how-to/layers.md")
@@ -555,11 +553,12 @@ def intervals_of_layers():
     ends = f"{100 * min(more):.1f} to {100 * max(more):.1f}"
     *first, last = sorted({one["truth"] for one in few})
     areas = f"{', '.join(map(str, first))} and {last}"
-    yield f"{ends} in the simulations ({len(more)} settings; AUCs of {areas})"
-    yield f"with three, as low as {100 * min(three):.1f}"
+    yield f"coverage in the simulations is {ends} % from four of each kind on"
+    yield f"({len(more)} settings; AUCs of {areas})"
+    yield f"as low as {100 * min(three):.1f} % with three"
     figure = reproduced("layers-figure1")
     equal, own = (figure[f"AlexNet: AUC from all layers{mix}"] for mix in ("", ", confounded"))
-    yield f"AUC from all layers of AlexNet is {equal:.2f} with it and {own:.2f} without"
+    yield f"AUC from all layers of AlexNet is {equal:.2f} with an equal mix and {own:.2f} without"
 
 
 @tied("docs/how-to/updates.md")
@@ -617,7 +616,7 @@ def what_one_fit_predicts_of_lira():
     yield f"the correlation over records is {min(alike):.3f} to {max(alike):.3f}"
     yield "on breast cancer, IWPC, RAND and Adult"
     off = [100 * one["off by"] for one in found.values()]
-    yield f"is between {min(off):.1f} and {max(off):.1f} % above LiRA's"
+    yield f"The mean of AUC − ½ is {min(off):.1f} to {max(off):.1f} % above LiRA's"
 
 
 @tied("docs/how-to/outsider.md")
@@ -634,8 +633,8 @@ def what_refits_say_of_the_coefficients():
     agree = sum(x <= 0.03 or x <= 2 * y for x, y in zip(off, errors, strict=True))
     assert all(sum(one["most exposed"]) == 10 and len(one["records"]) == 20 for one in found)
     assert agree == len(off)
-    yield "20 records per table, including the 10 most exposed, is"
-    yield "within 3 points of refits on other people, or within two standard errors"
+    yield "20 records per table, including the 10 most exposed, membership from the coefficients is"
+    yield "within 3 points or two standard errors of refits on other people"
 
 
 @tied("docs/how-to/outsider.md")
@@ -659,7 +658,7 @@ def the_attack_beside_the_limit():
     assert found["holds"]
     least, most = (100 * way for way in found["least and most of the way to the limit"])
     yield "attacks twelve records"
-    yield f"LiRA covers {least:.0f} to {most:.0f} % of the distance"
+    yield f"LiRA reaches {least:.0f} to {most:.0f} % of the gain that the limit allows over chance"
 
 
 @tied("docs/how-to/membership-networks.md")
@@ -707,7 +706,7 @@ def which_records_are_rebuilt():
     attacks = [found[f"{network}-{seed}"] for network in ("deep", "strided") for seed in (0, 1)]
     records, steps = ({each[what] for each in attacks} for what in ("records", "steps"))
     yield f"On {records.pop()} X-rays"
-    yield f"{steps.pop():,} steps, settled"
+    yield f"{steps.pop():,} steps, converged"
     assert all(each["share better than the mean image"] == 1 for each in attacks)
     middles = [each["least and quartiles"]["SSIM"][2] for each in attacks]
     yield f"(median SSIM {min(middles):.2f} to {max(middles):.2f})"
@@ -717,6 +716,12 @@ def which_records_are_rebuilt():
         spans = [found["mean over attacks"][name][what] for what in ("squared error", "SSIM")]
         cells = (f"{middle:.2f} ({low:.2f} to {high:.2f})" for middle, low, high in spans)
         yield row(shown, *cells).replace("-", "−")
+    error, similar = (
+        [found["mean over attacks"][f"plis, {label}"][what][0] for label in ("normal", "pneumonia")]
+        for what in ("squared error", "SSIM")
+    )
+    yield f"(−{-error[0]:.2f} among normal X-rays, −{-error[1]:.2f} with pneumonia)"
+    yield f"and SSIM only with pneumonia ({similar[0]:.2f}, {similar[1]:.2f})"
 
 
 @tied("docs/how-to/gradient-inversion.md")
@@ -756,8 +761,8 @@ def what_inversion_recovers():
     many = found["text", "mean of 16 (secure aggregation)"]
     assert many["more"]["set of tokens"] == 1
     yield (
-        "A mean of 16 texts still reveals all tokens, but the attack puts only "
-        f"{many['value']:.2f} of them in the right place"
+        "A mean of 16 texts still reveals all tokens, but the attack places only "
+        f"{many['value']:.2f} of them correctly"
     )
     server = found["malicious server", "mean of 32 (secure aggregation)"]
     yield (
@@ -776,10 +781,10 @@ def what_recording_costs():
         for one in found["recorders"].values()
     )
     yield (
-        f"{first:.0f} ms of processor time for twelve clients in the first 40 of 200 rounds and "
+        f"For twelve clients, it is {first:.0f} ms in the first 40 of 200 rounds and "
         f"{last:.0f} ms in the last 40"
     )
-    yield f"{anew:.0f} and {at_last:.0f} ms if"
+    yield f"{anew:.0f} and {at_last:.0f} ms with a new recorder in every round"
     (size,) = {one["bytes a round"] for one in found["recorders"].values()}
     yield f"adds {size / 1e6:.2f} MB"
 
@@ -805,7 +810,7 @@ def what_finite_changes_cost():
     products, faster = ([one[what] for one in strong] for what in ("products", "ratio"))
     yield (
         "With λ = 0.01, all intervals are within ±5 %. Computing them takes as long as "
-        f"{min(products):.1f} to {max(products):.1f} products `X·H⁻¹` (data by inverse Hessian) "
+        f"{min(products):.1f} to {max(products):.1f} products `X·H⁻¹` (data by inverse Hessian), "
         f"and is {min(faster):,.0f} to {max(faster):,.0f} times faster"
     )
     products = [one["products"] for one in weak]
@@ -839,7 +844,7 @@ def what_the_folder_of_a_release_tells_of_a_dose():
     )
     yield f"{least:g} is sufficient and {drawn:g} is usually drawn"
     often = found["worst"]["default"]["σ ten times the median or more"] / 12_000
-    yield f"{100 * often:.0f} % of the draws give ten times"
+    yield f"{100 * often:.0f} % of draws are at least ten times as large"
 
 
 @tied("docs/how-to/verify.md")
@@ -854,7 +859,7 @@ def how_often_releases_of_two_tables_are_told_apart():
     first, *_ = found["each"].values()  # by other categories as well, in another table
     (refuted,) = (a for a in first if a["ε alone refuted"])
     seen, alone = (f"{100 * refuted[what]:.1f} %" for what in ("seen", "by ε alone"))
-    yield f"ε alone would have stated {alone}, which the {seen} above refute."
+    yield f"ε alone would give a limit of {alone}, which the {seen} above refutes."
     yield f"In none of the {found['tests']} tests"
 
 
@@ -867,7 +872,7 @@ def what_forgetting_leaves():
     yield f"including the {people // 2} most exposed"
     yield f"All {found['certificates that hold']} refits, by independent code"
     largest, median = (100 * found[f"{which} share of the move"] for which in ("largest", "median"))
-    yield f"{largest:.1f} % of how far the model moved (median {median:.1f} %)"
+    yield f"{largest:.1f} % of the model's movement (median {median:.1f} %)"
     yield f"(μ up to {found['largest mu']:.1f}) do not recognise anybody"
 
 
@@ -880,14 +885,15 @@ def what_comes_out_of_a_language_model():
     names = ("5 epochs", "deduplicated", "gradient ascent")
     assert all(name in run for name, (run, _) in zip(names, others, strict=True))
     few, once, forgotten = (two_digits(rows[3]["tries, median"]) for _, rows in others)
-    yield f"With 16 copies, 5 epochs instead of 20 raise the tries to {few}"
-    yield f"deduplicating to {once}. Unlearning by gradient ascent gives {forgotten}"
+    yield f"With 16 copies, training for 5 epochs instead of 20 raises the tries to {few}"
+    yield f"deduplication raises them to {once}"
+    yield f"Unlearning by gradient ascent does not protect ({forgotten} tries)"
     rates = kept("extraction-cuda")["rates"]
     closed, drawn = (
         f"{rates[f'{name}, sampling at temperature 1']['a second']:.0f}"
         for name in ("closed form", "generating")
     )
-    yield f"bf16 processes {closed} records a second; generating text makes {drawn} tries a second"
+    yield f"scoring processes {closed} records and sampling {drawn} tries per second"
     yield "7 billion parameters"
 
 
@@ -921,7 +927,7 @@ def what_figures_can_do_to_an_interval():
     moved = t * math.exp(epsilon) / (1 - t + t * math.exp(epsilon))
     width = ndtri(1 - moved) / ndtri(1 - t)
     assert width >= 0.9
-    yield f"the central {100 * (1 - 2 * moved):.1f} % interval for ε = {epsilon}"
+    yield f"For ε = {epsilon}, this is the central {100 * (1 - 2 * moved):.1f} % interval"
     least = math.floor(100 * width) / 100
     yield f"For a normal prior, this interval has at least {least:.2f} of the width"
 
@@ -937,7 +943,7 @@ def noise_of_another_shape():
         found[f"λ = {penalty}"]["largest η with a shape from the private records"]
         for penalty in ("0.01", "0.1")
     )
-    yield f"up to η = {most:.1f} about single records"
+    yield f"η of single records is up to {most:.1f}"
 
 
 @tied("docs/sharp-edges.md")
@@ -966,7 +972,7 @@ def limits_by_who_will_see_a_release():
     yield f"allows the same odds with ε = {first:.2f}, {second:.1f} and {third:.1f}, respectively"
     first, second, third = (round(100 * share) for share in found)
     yield (
-        f"at most {first} % really have it for `open`, {second} % for `partners` and {third} % for "
+        f"at most {first} % have it for `open`, {second} % for `partners` and {third} % for "
         "`internal`"
     )
 

@@ -87,7 +87,7 @@ def _read(data: str) -> tuple[dict[str, Any], list[Point]]:
 
 def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
     """Return the numbers of the authors' network, beside the printed ones."""
-    replaced = crossing(found, "replaced")
+    replaced = _last_above(found, "replaced", 1.0)
     single = [_of_single_runs(point) for point in found]
     out = [
         Quantity(
@@ -96,8 +96,8 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "95",
             "The bound depends only on σ and T. For removing a record, as in the paper's code, it "
             "is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 requires, "
-            f"it is above 1 up to {replaced:.2f} %, which rounds to the printed number although "
-            f"the paper's code does not compute it ({_SOURCE}, from "
+            f"it is above 1 up to {_with_error(replaced)}, which rounds to the printed number "
+            f"although the paper's code does not compute it ({_SOURCE}, from "
             "`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity(
@@ -109,7 +109,7 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
         ),
         Quantity("MNIST: settings measured", len(found)),
         Quantity("MNIST: best accuracy in percent", max(p.accuracy for p in found)),
-        Quantity("MNIST: RDP for replacing a record, at least 1 up to", replaced),
+        Quantity("MNIST: RDP for replacing a record, at least 1 up to", replaced.accuracy),
         Quantity(
             "MNIST: dFIL with the κ of a mixture, at least 1 up to", crossing(found, "mixture")
         ),
@@ -268,8 +268,8 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     ]
     settings = len({_hyper(row) for row in results["rows"]})
     words = (
-        f". Their one-coordinate estimator has larger maxima: {settings} settings give, in one "
-        f"run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input"
+        f". The authors' one-coordinate estimator has larger maxima: {settings} settings give, in "
+        f"one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input"
     )
     return quantities, words
 
@@ -288,6 +288,18 @@ def _spread(point: Point) -> str:
     """State the accuracy of each run of a point."""
     single = [f"{100 * accuracy:.2f}" for accuracy in point.row["accuracy"]]
     return f"runs: {', '.join(single)} %"
+
+
+def _with_error(point: Point) -> str:
+    """State the mean accuracy of a point's runs with two standard errors, and its setting."""
+    runs = 100 * np.array(point.row["accuracy"])
+    setting = f"{_hyper(point.row)}, T = {point.row['steps']:,}"
+    if len(runs) == 1:
+        return f"{point.accuracy:.2f} % ({setting}; one run)"
+    error = 2 * float(np.std(runs, ddof=1)) / len(runs) ** 0.5
+    return (
+        f"{point.accuracy:.2f} ± {error:.2f} % ({setting}; {len(runs)} runs, ± two standard errors)"
+    )
 
 
 def _by_step(found: list[Point], best: Point) -> str:
@@ -363,9 +375,10 @@ def _setting(found: Found) -> str:
     words += _precision()
     words += (
         " As in the authors' code, RDP is that of the Poisson-sampled Gaussian mechanism at order "
-        "2. It is about adding or removing a record, although theorem 1 requires replacing one. "
-        "The factor κ is from the paper's formula, with failure probability 0.00001 per run; for "
-        "little noise the formula is not proved. The κ of a mixture needs no failure probability."
+        "2. This RDP is about adding or removing a record, although theorem 1 requires replacing "
+        "one. The factor κ is from the paper's formula, with failure probability 0.00001 per run; "
+        "for little noise the formula is not proved. The κ of a mixture needs no failure "
+        "probability."
     )
     return words
 

@@ -192,12 +192,11 @@ def _compared(each: Mechanisms) -> str:
     output, objective = each.errors(1.0)
     ratio = (objective - each.error) / (output - each.error)
     return (
-        f"{each.name}: with η = 1 for the most exposed record, objective perturbation "
-        f"increases the test MSE by {number(ratio)} times as much as output perturbation."
-        f" Its largest η is "
-        f"{_unequal(each.objective(each.steepest)):.1f} times the median (output perturbation: "
-        f"{_unequal(each.output):.1f}), and its covariance alone leaks η = {number(each.floor)} "
-        "about the most exposed record, for any noise."
+        f"{each.name}: with η = 1 for the most exposed record, objective perturbation increases "
+        f"the test MSE {number(ratio)} times as much as output perturbation. Objective "
+        f"perturbation's largest η is {_unequal(each.objective(each.steepest)):.1f} times the "
+        f"median (output perturbation: {_unequal(each.output):.1f}), and its covariance alone "
+        f"leaks η = {number(each.floor)} about the most exposed record, for any noise."
     )
 
 

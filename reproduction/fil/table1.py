@@ -81,9 +81,9 @@ def reproduce(quick: bool) -> Outcome:
         f"is {max(line.spread for line in after):.1e}) and the accuracy changes by at most "
         f"{moved:.1f} points. Of the table's {len(table)} numbers, {len(table) - len(differing)} "
         "agree with the printed "
-        "ones" + (f" (not: {', '.join(differing)})." if differing else ".") + " The paper "
-        "chooses the largest λ with which logistic regression is as accurate in training as linear "
-        "regression, to two digits. Its code has other penalties, which are used here."
+        "ones" + (f" (not: {', '.join(differing)})." if differing else ".") + " The paper chooses "
+        "the largest λ with which logistic regression is as accurate in training as linear "
+        "regression, to two digits. The paper's code has other penalties, which are used here."
     )
     setting = f"{SETTING} {ROUNDS} rounds of IRFIL."
     quantities = (*_sizes(settings), *table, *_checks(settings))

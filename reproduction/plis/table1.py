@@ -15,6 +15,7 @@ from reproduction.outcome import Outcome, Quantity
 from reproduction.plis.chest import SETTING, Correlation, Study, chest_study, rank_correlation
 from reproduction.plis.whole_attack import (
     ATTACKS,
+    CLASSES,
     KEPT,
     OTHER_LENGTHS,
     WholeAttacks,
@@ -58,11 +59,17 @@ def reproduce(quick: bool) -> Outcome:
         Quantity(
             "a quarter or twice the steps: change of the median SSIM, at most", whole.settled()[1]
         ),
+        Quantity(
+            "a quarter or twice the steps: change of the two records' SSIM, at most",
+            whole.extremes_settled(),
+        ),
         *(
             q
+            for among in ("", *CLASSES)
             for measure in MEASURES
-            for q in whole.correlation("plis", measure).quantities(
-                f"full attack: rank correlation of PLIS and {measure}"
+            for q in whole.correlation("plis", measure, among).quantities(
+                f"full attack{f', {among} only' * bool(among)}: "
+                f"rank correlation of PLIS and {measure}"
             )
         ),
     ]
@@ -121,10 +128,11 @@ def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> s
     others = [whole.correlation(score, "SSIM").value for score in ("loss", "gradient_norm")]
     pairs = [round(100 * share) for share in whole.pairs()]
     order = "as in the paper" if 2 * whole.better() > len(ATTACKS) else "unlike in the paper"
-    short = {
-        measure: found[f"without DP: rank correlation of PLIS and {measure}"]
-        for measure in MEASURES
-    }
+    within = " and ".join(
+        f"{whole.correlation('plis', 'SSIM', among)} and {whole.correlation('plis', 'PSNR', among)}"
+        f" among {words}"
+        for among, words in zip(CLASSES, ("normal X-rays", "those with pneumonia"), strict=True)
+    )
     low, high = (study.plain.quality.ssim[k] for k in (study.low, study.high))
     alike, change = whole.settled()
     return (
@@ -132,13 +140,13 @@ def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> s
         f"seeds, {whole.steps():,} steps; over the last eighth the cost fell by at most "
         f"{100 * whole.fall():.1f} %) reconstructs the record of highest PLIS better than that of "
         f"lowest in {whole.better()} of {len(ATTACKS)} cases, {order}. With a quarter or twice the "
-        f"steps the median SSIM changes by at most {change:.3f}, and the errors keep their ranks "
-        f"(correlation {alike:.2f}). Over all records the rank correlation with PLIS is {ranks} "
-        "(95 % intervals). That of loss and gradient norm with "
-        f"SSIM is as high ({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of "
+        f"steps the median SSIM changes by at most {change:.3f}, that of these two records by at "
+        f"most {whole.extremes_settled():.2f}, and the errors keep their ranks (correlation "
+        f"{alike:.2f}). Over all records the rank correlation with PLIS is {ranks} (95 % "
+        f"intervals). For SSIM and PSNR it is {within}. Loss and gradient norm correlate as "
+        f"highly with SSIM ({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of "
         "pairs the record of higher PLIS has the higher SSIM. The figure's shorter attack "
-        f"({len(study.rows)} records; correlations: SSIM {short['SSIM']}, PSNR {short['PSNR']}) "
-        f"reaches an SSIM of {low:.2f} and {high:.2f} for these two records."
+        f"({len(study.rows)} records) reaches an SSIM of {low:.1f} and {high:.1f} for its two."
     )
 
 

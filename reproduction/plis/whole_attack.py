@@ -25,6 +25,7 @@ OTHER_LENGTHS = {
     "deep-1-times0.25": "deep-1",
     "strided-0-times2": "strided-0",
 }
+CLASSES = ("normal", "pneumonia")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +50,13 @@ class WholeAttacks:
         shares = [float(self.record[attack][name]) for attack in ATTACKS]
         return min(shares), max(shares)
 
-    def correlation(self, score: str, measure: str) -> Correlation:
-        """Return the mean rank correlation of a score and a measure of quality."""
-        return Correlation(*self.record["mean over attacks"][score][measure])
+    def correlation(self, score: str, measure: str, among: str = "") -> Correlation:
+        """Return the mean rank correlation of a score and a measure of quality.
+
+        It is over all records, or over those of one of the :data:`CLASSES`.
+        """
+        name = f"{score}, {among}" if among else score
+        return Correlation(*self.record["mean over attacks"][name][measure])
 
     def fall(self) -> float:
         """Return by how much the cost fell over the last eighth, the largest median."""
@@ -82,6 +87,15 @@ class WholeAttacks:
             a, b = (self.record[n]["least and quartiles"]["SSIM"][2] for n in (other, usual))
             changes.append(abs(a - b))
         return min(alike), max(changes)
+
+    def extremes_settled(self) -> float:
+        """Return by how much other lengths change the SSIM at the lowest and the highest PLIS."""
+        name = "at the lowest and the highest PLIS"
+        changes = [
+            np.subtract(self.record[other][name]["SSIM"], self.record[usual][name]["SSIM"])
+            for other, usual in OTHER_LENGTHS.items()
+        ]
+        return float(np.max(np.abs(changes)))
 
     def steps(self) -> int:
         """Return the steps of an attack."""

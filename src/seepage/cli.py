@@ -209,7 +209,8 @@ def audit(
     limits: Limits,
     model_kind: Annotated[
         str | None,
-        "forest, boosting, tree, svm, mlp or neighbours: audit by attack, without noise.",
+        "Kind of model to audit by attack, without noise: forest, boosting, tree, svm, mlp or "
+        "neighbours.",
     ] = None,
     out: Annotated[Path | None, "Report folder (default seepage-audit; none with --json)."] = None,
     check: Check = None,
@@ -308,9 +309,9 @@ def attack(
 ) -> None:
     """Report what a fine-tuned language model reveals about its training records and secrets.
 
-    The report gives the probability that sampling emits each secret of the training text and, with
-    --held-out, the training records that membership inference recognises. --compare measures
-    remedies. An attack cannot rule out stronger attacks.
+    The report gives the probability that sampling emits each secret of the training text. With
+    --held-out, it also lists the training records that membership inference recognises; --compare
+    measures remedies. An attack cannot rule out stronger attacks.
     """
     from seepage.auditing.language_model.command import run_extraction
 
@@ -335,10 +336,10 @@ def attack_release(
 ) -> None:
     """Attack releases made by `seepage release`, and compare the success rate with the ledger.
 
-    A likelihood-ratio test distinguishes releases of the table from those of a table in which one
-    record (with --person, one person) is missing or has other values. Each release redraws σ.
-    Nothing is written. The exit status is 1 if the attack succeeds more often than the ledger
-    states.
+    A likelihood-ratio test distinguishes releases of the table from releases of a changed table, in
+    which one record (with --person, one person) is missing or has other values. Each release
+    redraws σ. Nothing is written. The exit status is 1 if the attack succeeds more often than the
+    ledger states.
     """
     from seepage.auditing.release.attack import run_release_attack
 
@@ -351,7 +352,9 @@ def attack_release(
 @_command(app)
 def verify(
     folder: Annotated[Path, "Folder of a release."],
-    key: Annotated[Path | None, "--key", "Public Ed25519 key (PEM) of its author."] = None,
+    key: Annotated[
+        Path | None, "--key", "Public Ed25519 key (PEM) of the release's author."
+    ] = None,
 ) -> None:
     """Check that a release is complete and unchanged and, with a key, who signed it."""
     from seepage.auditing.release.contents import read_release
@@ -362,7 +365,7 @@ def verify(
 
 @_command(app)
 def columns(table: Table, options: FileOptions) -> None:
-    """Print the planned role of each column, to edit and pass with --plan."""
+    """Print how each column would be used, as a plan to edit and pass with --plan."""
     from seepage.auditing.command import run_columns
 
     run_columns(Question(table=table, options=options))
@@ -379,7 +382,9 @@ def calibrate(question: CalibrationQuestion, as_json: Json = False) -> None:
 @_command(app)
 def explain(
     question: BudgetQuestion,
-    picture: Annotated[Path | None, "Plot the trade-off curve in an .svg or .png file."] = None,
+    picture: Annotated[
+        Path | None, "File (.svg or .png) in which to plot the trade-off curve."
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the limits on any attack, given ε and δ or the settings of a private SGD run."""
@@ -419,11 +424,11 @@ def _reproduction(module: str) -> Any:
 
 @_command(app)
 def reproduce(
-    name: Annotated[str | None, "ARGUMENT", "A name from --list, or all."] = None,
+    name: Annotated[str | None, "ARGUMENT", "Name from --list, or all."] = None,
     out: Annotated[Path, "Output folder, with one folder for each name."] = Path(
         "seepage-reproduction"
     ),
-    quick: Annotated[bool, "Smoke test: less data or fewer trials."] = False,
+    quick: Annotated[bool, "Run a smoke test, with less data or fewer trials."] = False,
     show_list: Annotated[bool, "--list", "Print all names and exit."] = False,
     as_json: Annotated[
         bool, "--json", "Print only the numbers with their verdicts, as JSON."
@@ -459,7 +464,7 @@ def list_data(folder: Folder = None) -> None:
 
 @_command(data_app)
 def where(
-    name: Annotated[str | None, "ARGUMENT", "A data set (default: all)."] = None,
+    name: Annotated[str | None, "ARGUMENT", "Name of a data set (default: all)."] = None,
     folder: Folder = None,
 ) -> None:
     """Print the folders that are searched, and the location of each data set."""
@@ -476,9 +481,9 @@ def where(
 
 @_command(data_app)
 def fetch(
-    name: Annotated[str, "A data set from `seepage data list`."], folder: Folder = None
+    name: Annotated[str, "Name of a data set, from `seepage data list`."], folder: Folder = None
 ) -> None:
-    """Download a data set from its publisher, resuming if interrupted, and verify its checksums."""
+    """Download a data set, or resume its download, and verify its checksums."""
     from seepage.data import obtain
     from seepage.data.registry import data_set
 
@@ -515,7 +520,7 @@ def show(
 
 @_command(ledger_app)
 def void(
-    entry: Annotated[int, "ARGUMENT", "Number of the entry."],
+    entry: Annotated[int, "ARGUMENT", "Number of the ledger entry."],
     reason: Annotated[str, "--reason", "Reason why the release was never published."],
     ledger: Ledger = None,
 ) -> None:

@@ -12,9 +12,10 @@ import pytest
 import seepage as sp
 from seepage.auditing.audit import QUICK, audit_table
 from seepage.auditing.findings import AttributeFinding, Audit, Remedy, RemedyKind, UsefulnessFinding
-from seepage.auditing.gates import check_limits, find_gates
+from seepage.auditing.gates import check_limits, held_to
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits
+from seepage.auditing.report import to_json
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.verdict import judge, tell_steps
@@ -124,7 +125,7 @@ def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     assert judge(seen).tone == "caution"
     assert judge(seen).label == "Over the default limit"
     assert "a member, up to 90 % of the time (limit 75 %, chance 50 %)" in judge(seen).headline
-    allowed = replace(seen, gates=find_gates(Limits(max_membership=0.95), seen))
+    allowed = replace(seen, gates=held_to(Limits(max_membership=0.95), seen).gates)
     assert judge(allowed).tone == "good"
     unknown = replace(plain, risks=None)
     assert (judge(unknown).tone, judge(unknown).label) == ("caution", "Membership not measured")
@@ -134,15 +135,15 @@ def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
     risks = audit.risks
     assert risks is not None
     worst = max(guess.gain for guess in risks.guesses)
-    loose = find_gates(Limits(max_membership=0.999, max_guess_gain=0.99), audit)
+    loose = held_to(Limits(max_membership=0.999, max_guess_gain=0.99), audit).gates
     assert [gate.passed for gate in loose] == [True, True]
-    tight = find_gates(Limits(max_membership=0.501, max_guess_gain=worst / 2), audit)
+    tight = held_to(Limits(max_membership=0.501, max_guess_gain=worst / 2), audit).gates
     assert [gate.passed for gate in tight] == [False, False]
     assert tight[0].measured == risks.membership
     assert f"σ = {tight[0].enough:g} would be enough" in tell("gate", audit, tight[0])
     assert tight[1].measured == pytest.approx(worst)
     numbers = replace(audit, risks=replace(risks, guesses=()))
-    (gate,) = find_gates(Limits(max_guess_gain=0.01), numbers)
+    (gate,) = held_to(Limits(max_guess_gain=0.01), numbers).gates
     assert gate.passed
     assert gate.measured == 0.0
     assert tell("gate", numbers, gate) == "There is no class or category to guess."
@@ -154,7 +155,7 @@ def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
     with pytest.raises(sp.InputError, match="above 0 and up to 1"):
         check_limits(Limits(max_guess_gain=2.0), False)
     with pytest.raises(sp.InputError, match=r"cannot be checked\. Membership and attribute"):
-        find_gates(Limits(max_membership=0.9), replace(audit, risks=None))
+        held_to(Limits(max_membership=0.9), replace(audit, risks=None))
 
 
 def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
@@ -167,8 +168,8 @@ def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
         told,
         judge(seen).label,
         judge(seen).headline,
-        AuditReport(audit).card(),
-        AuditReport(audit).to_json(),
+        AuditReport(audit).texts()["model-card.md"],
+        to_json(audit),
     ]
     texts += [*tell_steps(audit), AuditReport(audit).page(())]
     people = r"\b(persons?|somebody|someone|nobody|who was in|the people|similar people)\b"

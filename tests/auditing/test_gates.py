@@ -13,7 +13,7 @@ from coarse import point_above
 from seepage.auditing.audit import ONLY_NOISE, audit_table
 from seepage.auditing.command import progress
 from seepage.auditing.findings import RecordLeakage
-from seepage.auditing.gates import find_gates
+from seepage.auditing.gates import held_to
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.rendering import tell
@@ -31,23 +31,23 @@ def audit():
 
 
 def test_without_limits_there_is_no_gate(audit):
-    assert find_gates(Limits(), audit) == ()
+    assert held_to(Limits(), audit).gates == ()
 
 
 def test_calibrated_noise_meets_its_own_target(audit):
     worst = audit.eta.max()
     assert 0.6 < worst <= 1.0
-    (gate,) = find_gates(Limits(max_eta=1.0), audit)
+    (gate,) = held_to(Limits(max_eta=1.0), audit).gates
     assert gate.passed
     assert gate.measured == pytest.approx(worst)
-    (gate,) = find_gates(Limits(min_mse=1.0), audit)
+    (gate,) = held_to(Limits(min_mse=1.0), audit).gates
     assert gate.passed
     assert gate.measured == pytest.approx(worst**-2.0)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("max_eta", 0.5), ("min_mse", 4.0)])
 def test_offenders_are_named_by_row_worst_first(audit, name, limit):
-    (gate,) = find_gates(Limits(**{name: limit}), audit)
+    (gate,) = held_to(Limits(**{name: limit}), audit).gates
     over = int(np.sum(audit.eta > 0.5))
     assert not gate.passed
     assert over > 10
@@ -61,7 +61,7 @@ def test_offenders_are_named_by_row_worst_first(audit, name, limit):
 
 def test_one_offender_is_one(audit):
     limit = float(np.mean(np.sort(audit.eta)[-2:]))
-    (gate,) = find_gates(Limits(max_eta=limit), audit)
+    (gate,) = held_to(Limits(max_eta=limit), audit).gates
     assert (gate.over, gate.rows) == (1, (audit.row_index[np.argmax(audit.eta)],))
     assert tell("gate", audit, gate).startswith(f"1 record (row {gate.rows[0]}) leaks")
 
@@ -69,8 +69,8 @@ def test_one_offender_is_one(audit):
 def test_groups(audit):
     ratio = audit.groupings[0].ratio
     within, over = (
-        find_gates(Limits(max_group_ratio=ratio), audit),
-        find_gates(Limits(max_group_ratio=ratio * 0.999), audit),
+        held_to(Limits(max_group_ratio=ratio), audit).gates,
+        held_to(Limits(max_group_ratio=ratio * 0.999), audit).gates,
     )
     assert within[0].passed
     assert not over[0].passed
@@ -82,7 +82,7 @@ def test_groups(audit):
 
 
 def test_gates_come_together(audit):
-    gates = find_gates(Limits(max_eta=2, min_mse=0.1, max_group_ratio=1000), audit)
+    gates = held_to(Limits(max_eta=2, min_mse=0.1, max_group_ratio=1000), audit).gates
     assert [g.name for g in gates] == ["--max-eta", "--min-mse", "--max-group-ratio"]
     assert all(g.passed for g in gates)
 
@@ -101,12 +101,12 @@ def test_without_a_report_none_is_spoken_of(audit, capsys):
 )
 def test_limits_that_mean_nothing_are_refused(audit, limits):
     with pytest.raises(InputError, match="must be"):
-        find_gates(Limits(**limits), audit)
+        held_to(Limits(**limits), audit)
 
 
 def test_a_group_ratio_needs_groups(audit):
     with pytest.raises(InputError, match="--group"):
-        find_gates(Limits(max_group_ratio=2), replace(audit, groupings=()))
+        held_to(Limits(max_group_ratio=2), replace(audit, groupings=()))
 
 
 def test_a_bar_names_the_stage_on_a_terminal_and_nowhere_else(monkeypatch):

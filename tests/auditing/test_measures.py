@@ -72,7 +72,7 @@ def test_a_part_of_the_records_gives_its_own_rows(trained):
 
 def test_a_model_that_follows_no_record_needs_no_noise():
     for worst in (0.0, np.inf, np.nan):
-        with pytest.raises(sp.InputError, match="cannot be audited; check the target"):
+        with pytest.raises(sp.InputError, match="no audit is possible; check the target"):
             _choose_noise(worst, None, None)
     assert _choose_noise(0.3, None, 2.0)[0] == 2.0
 

@@ -30,8 +30,9 @@ from seepage.auditing.findings import (
     NoiseChoice,
     NoiseVote,
 )
-from seepage.auditing.gates import find_gates
+from seepage.auditing.gates import held_to
 from seepage.auditing.questions import Limits
+from seepage.auditing.report import to_json
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.verdict import judge, tell_steps
@@ -56,7 +57,7 @@ def over():
     """Too little noise, with every limit exceeded."""
     encoded = encoded_people("logistic", n=90, groups=["town"])
     audit = audit_table(encoded, name="people", sigma=0.1, target_eta=1.0)
-    return replace(audit, gates=find_gates(LIMITS, audit))
+    return replace(audit, gates=held_to(LIMITS, audit).gates)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def met():
     loose = Limits(
         max_eta=0.6, min_mse=0.1, max_membership=0.9, max_guess_gain=0.9, max_guess_tpr=0.99
     )
-    return replace(audit, gates=find_gates(loose, audit))
+    return replace(audit, gates=held_to(loose, audit).gates)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def released(over):
         risks=risks,
         risks_reason="",
     )
-    return replace(audit, gates=find_gates(LIMITS, audit))
+    return replace(audit, gates=held_to(LIMITS, audit).gates)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def told_by(audit):
 @pytest.mark.parametrize("which", ["over", "met", "released", "noted"])
 def test_a_sentence_has_no_number_without_a_field(which, request):
     audit = request.getfixturevalue(which)
-    summary = json.loads(AuditReport(audit).to_json())
+    summary = json.loads(to_json(audit))
     for unspoken in ("attributes", "groupings", "guarantees", "versions"):
         del summary[unspoken]
     # What sentences count: records and rows beyond those named, and those with one change.
@@ -241,7 +242,7 @@ def test_the_page_prints_the_fields(which, request):
 
 
 def test_the_card_prints_the_fields_in_coarse_bands(over):
-    summary, card = AuditReport(over).summary(), AuditReport(over).card()
+    summary, card = AuditReport(over).summary(), AuditReport(over).texts()["model-card.md"]
     assert f"λ = {number(summary['model']['l2'])}" in card
     assert f"standard deviation σ = {number(summary['release']['sigma'])}." in card
     assert (
@@ -262,7 +263,7 @@ def test_the_card_prints_the_fields_in_coarse_bands(over):
 @pytest.mark.parametrize("which", ["over", "met", "released"])
 def test_the_json_has_the_fields_beside_the_sentences(which, request):
     audit = request.getfixturevalue(which)
-    summary, verdict = json.loads(AuditReport(audit).to_json()), judge(audit)
+    summary, verdict = json.loads(to_json(audit)), judge(audit)
     for told, remedy, (name, text) in zip(
         summary["remedies"], audit.remedies, verdict.advice, strict=True
     ):

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri, softmax
 import seepage.auditing.command as command
 from seepage.auditing.audit import RISKS, audit_table
 from seepage.auditing.findings import Audit, GuessFinding
-from seepage.auditing.gates import find_gates
+from seepage.auditing.gates import held_to
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits, Question
 from seepage.auditing.report.rendering import tell
@@ -143,7 +143,7 @@ def test_the_same_in_chunks(
 
 def test_a_gate_on_the_rate_names_the_noise_that_is_enough(audit: Audit) -> None:
     guess = guess_of(audit, "ward")
-    (gate,) = find_gates(Limits(max_guess_tpr=0.1), audit)
+    (gate,) = held_to(Limits(max_guess_tpr=0.1), audit).gates
     assert (gate.passed, gate.where, gate.rows) == (False, "site", (gate.rows[0],))
     assert gate.measured is not None
     assert gate.enough is not None
@@ -152,6 +152,6 @@ def test_a_gate_on_the_rate_names_the_noise_that_is_enough(audit: Audit) -> None
     table = TableInMemory(wards())
     encoded = encode(table, plan_columns(table, "cost"))
     calm = audit_table(encoded, name="wards", l2=L2, sigma=gate.enough, effort=RISKS)
-    (now,) = find_gates(Limits(max_guess_tpr=0.1), calm)
+    (now,) = held_to(Limits(max_guess_tpr=0.1), calm).gates
     assert now.passed
     assert judge(audit).tone != "good"

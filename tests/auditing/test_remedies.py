@@ -91,7 +91,7 @@ def test_more_noise_reaches_the_membership_that_was_asked_and_not_by_far() -> No
     penalty = of_kind(tight, "penalty")
     assert (penalty.reason, penalty.l2, penalty.reaches_target) == ("no penalty", 1000.0, False)
     assert 0.52 < truth(1000.0, 0.1)[0] <= penalty.membership
-    assert "even with λ = 1000 membership inference succeeds up to" in tell(
+    assert "even with λ = 1000, membership inference succeeds up to" in tell(
         "remedy", tight, penalty
     )
     both = of_kind(tight, "combination")

@@ -86,8 +86,8 @@ def test_what_would_fix_it_names_the_useful_remedy_first(diabetes: Audit) -> Non
         "Regularisation and noise (λ = 0.3 instead of 0.001, with σ = 1.5), or more regularisation "
         "(λ = 0.5 instead of 0.001): each of these brings"
     )
-    assert fix.index("So would more noise") > fix.index("each of these brings")
-    assert fix.endswith("but with a model no better than a constant prediction.")
+    assert fix.index("More noise") > fix.index("each of these brings")
+    assert fix.endswith("but the model would be no better than a constant prediction.")
     assert "54.2 with regularisation and noise, 54.8 with more regularisation, 180 " in cost
     assert cost.endswith("180 with more noise (worse than a constant prediction).")
 
@@ -255,7 +255,12 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
         AuditReport(found).summary()["release"]["test_error"],
         found.curve.trivial_error,
     )
-    said = AuditReport(found).card().partition("**Usefulness.** ")[2].partition("\n")[0]
+    said = (
+        AuditReport(found)
+        .texts()["model-card.md"]
+        .partition("**Usefulness.** ")[2]
+        .partition("\n")[0]
+    )
     rates = (
         f"{float(f'{100 * e:.2g}'):g}%" for e in (error, constant, found.curve.noiseless_error)
     )
@@ -264,7 +269,12 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
         "{}; without noise, the model's would be {}. The model is worse than a constant "
         "prediction (95 % interval of the difference).".format(*rates)
     )
-    said = AuditReport(diabetes).card().partition("**Usefulness.** ")[2].partition("\n")[0]
+    said = (
+        AuditReport(diabetes)
+        .texts()["model-card.md"]
+        .partition("**Usefulness.** ")[2]
+        .partition("\n")[0]
+    )
     assert said == (
         "The model's root mean squared error on held-out records is 53, and that of a constant "
         "prediction is 77; without noise, the model's would be 53. The model is better than a "

@@ -308,7 +308,7 @@ def test_a_prior_that_knows_everything_leaves_nothing_to_find():
     [
         (EmpiricalPrior(np.eye(5)), {}, "no density"),
         ("gaussian", {}, "must be a GaussianPrior"),
-        (GaussianPrior(1.0), {"draws": 1}, "two draws"),
+        (GaussianPrior(1.0), {"draws": 1}, "draws must be at least 2"),
         (GaussianPrior([1.0, 2.0]), {}, "one per unknown .5 in all"),
         (GaussianPrior(-1.0), {}, "above zero"),
         (GaussianPrior(1.0, mean=math.nan), {}, "finite"),

@@ -310,7 +310,7 @@ def test_more_runs_than_expected_are_asked_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("seepage.core.risk_views._FREE_FITS", 20)
     procedure, X, y, _ = CASES["scaler"]
     leak = sp.leakage(clone(procedure).fit(X, y), X, y, noise=sp.Gaussian(SIGMA))
-    with pytest.raises(sp.InputError, match=r"needs 40 runs .*\(scaling\); by default at most 20"):
+    with pytest.raises(sp.InputError, match=r"needs 40 runs .*\(scaling\); by default, at most 20"):
         leak.membership()
     with pytest.raises(sp.InputError, match="needs 40 runs"):
         leak.guess()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from seepage.errors import InputError
-from seepage.layers import LayerGradients, audit_updates, record_updates
+from seepage.layers import LayerGradients, audit_updates, record_updates, v_information
 
 CLIENTS, ROUNDS = 16, 3
 TRAIT = np.arange(CLIENTS) % 2  # the property of every client, which shows in its inputs
@@ -129,3 +129,25 @@ def test_metrics_that_tell_are_named_and_dropped():
     assert left["as it is"] > 0.8
     assert left["without client metrics"] < 0.2
     assert max(value for name, value in left.items() if "noise" in name) > 0.5  # it goes around
+
+
+def test_remedies_are_judged_by_the_layer_that_reveals_most():
+    """A logistic regression on 400 numbers finds less than on the two that reveal the property."""
+    draw = np.random.default_rng(0)
+    client = np.tile(np.arange(12), 4)
+    own = draw.standard_normal((12, 400))[client] + 0.1 * draw.standard_normal((48, 400))
+    buffers = draw.standard_normal((48, 2)) + 9 * (client % 2)[:, None]
+    seen = replace(LayerGradients.of({"fc": own, "bn.buffers": buffers}), nodes=client)
+    found = audit_updates(seen, client % 2, family="logistic", folds=4, unit="bits")
+    told = found.v_information["bn.buffers"]
+    whole = v_information(seen["all layers"], client % 2, groups=client, family="logistic", folds=4)
+    assert whole.values[0] / np.log(2) < 0.5 < 0.9 < told
+    as_it_is, without, *others = found.remedies
+    assert (as_it_is.value, as_it_is.layer, as_it_is.auc) == (told, "bn.buffers", 1.0)
+    assert (without.name, without.layer) == ("without bn.buffers", "all layers")
+    assert without.value < 0.1
+    assert without.auc < 0.8
+    for remedy in others:  # neither clipping nor noise reaches the buffers
+        assert (remedy.value, remedy.layer, remedy.auc) == (told, "bn.buffers", 1.0)
+    # One test for the whole update and one for the layer.
+    assert as_it_is.p_value == 2 * found.v_information.columns["p_value"][1]

@@ -122,7 +122,7 @@ def test_what_agrees_with_the_paper_is_said_to():
     first = drawn(layers_figure1)
     found = numbers(first)
     assert first.seen.count("as claimed") == 3
-    assert "the AUC correlates 1.00 with V-information" in first.seen
+    assert "The AUC correlates 1.00 with V-information" in first.seen
     for network in LAYERS:
         assert found[f"{network}: layer with the highest AUC"].agrees
         assert (
@@ -507,7 +507,7 @@ def test_the_plateau_is_the_last_quarter_and_its_rise_is_told():
         run["test"] = np.linspace(0.1, 0.8, 8).tolist()
     np.testing.assert_allclose(LongTraining(rising).curves("FCNet", "images").rise, 20)
     words = LongTraining(made_up_accuracy()).why("FCNet")
-    assert "Plateau after 80 rounds: 94.0 to 96.0 % with people apart" in words
+    assert "After 80 rounds, the plateau is 94.0 to 96.0 % with people apart" in words
     assert "(3 and 3 seeds; last change 0.0 points; training images 100.0 %;" in words
 
 

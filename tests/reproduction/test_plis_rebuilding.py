@@ -182,6 +182,10 @@ def test_the_printed_numbers_are_judged_by_the_whole_attack(kept, monkeypatch):
     ssim = [p["at the lowest and the highest PLIS"]["SSIM"] for p in pieces]
     rising = sum(high > low for low, high in ssim)
     assert f"in {rising} of 4 cases, as in the paper" in outcome.seen
+    for label in ("normal", "pneumonia"):  # over both together, classes hide part of it
+        value, low, high = record["mean over attacks"][f"plis, {label}"]["PSNR"]
+        assert f"{value:.2f} ({low:.2f} to {high:.2f}) among" in outcome.seen
+        assert low > 0
     assert "inversion_study.json: `python benchmarks/inversion_study.py" in outcome.kept[0]
     attacks = " ".join(outcome.kept[1:])  # every piece has the command that attacks it
     assert all(name in attacks for name in (*whole_attack.ATTACKS, *whole_attack.OTHER_LENGTHS))
@@ -193,6 +197,7 @@ def test_the_plateau_is_shown_by_attacks_of_other_lengths():
     alike, change = whole.settled()
     assert alike > 0.95
     assert change < 0.01
+    assert change < whole.extremes_settled() < 0.1
     curves = whole.curves()
     assert set(curves) == {*whole_attack.ATTACKS, *whole_attack.OTHER_LENGTHS}
     for name, (steps, cost) in curves.items():

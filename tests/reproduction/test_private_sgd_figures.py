@@ -522,7 +522,7 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     assert f"one run each (an average over 2 runs for {only} to 5,000 steps)" in both.setting
     by_length = found["CIFAR-10: accuracy up to which the RDP bound is at least 1"]
     at_two = next(row for row in kept_rows if row["noise_multiplier"] == 2)
-    assert f"whose runs reach {100 * at_two['accuracy'][0]:.2f} %" in by_length.why
+    assert f"where the accuracy is {100 * at_two['accuracy'][0]:.1f}" in by_length.why
     assert "paper: 97 %" in both.seen
     assert both.figure.svg.startswith("<?xml")
     assert len(both.figure.png) < 150_000

@@ -143,6 +143,21 @@ def test_the_same_results_give_the_same_pages(results, tmp_path):
         assert path.read_bytes() == (tmp_path / "b" / "reproduction" / path.name).read_bytes()
 
 
+def test_times_versions_and_last_digits_change_no_file(fake, results, tmp_path):
+    """Another machine, or another moment, leaves the pages as they are; another number does not."""
+    home = write_pages(results, tmp_path / "docs").parent
+    path = results / fake.name / "result.json"
+    made = json.loads(path.read_text())
+    for share, changes in ((1e-9, set()), (1e-5, {f"{fake.name}.json"})):
+        before = {file.name: file.read_bytes() for file in home.iterdir()}
+        found = json.loads(json.dumps(made)) | {"seconds": 1e3, "versions": {"seepage": "2"}}
+        found["quantities"][0]["measured"] *= 1 - share
+        path.write_text(json.dumps(found))
+        write_pages(results, tmp_path / "docs")
+        assert {name for name in before if (home / name).read_bytes() != before[name]} == changes
+    assert json.loads((home / f"{fake.name}.json").read_text())["seconds"] == 1e3
+
+
 def test_what_is_left_of_an_experiment_that_is_gone_is_removed(results, tmp_path):
     home = tmp_path / "docs" / "reproduction"
     home.mkdir(parents=True)

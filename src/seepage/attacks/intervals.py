@@ -14,8 +14,8 @@ guesses. With one release, this is Wilson's interval over the records.
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
 that the scores put in the right order, ties counting half. Its interval is the union of two
 intervals. The first contains every θ that a test does not reject: ``(area − θ)² ≤ z² V(θ)``
-(Newcombe 2006). Its width is positive even at an area of 1, and hardly changes just below 1. The
-variance is::
+(Newcombe 2006). The width of this interval is positive even at an area of 1, and hardly changes
+just below 1. The variance is::
 
     V(θ) = (θ(1 − θ) + (n + m − 2)(Q − θ²)) / nm
 
@@ -24,11 +24,11 @@ two pairs with a record in common are both in the right order. The distribution 
 unknown, so ``Q`` is the mean of its value for normal scores, ``θ − 2 T(Φ⁻¹(θ), 1/√3)`` with Owen's
 T, and for exponential scores, ``(θ/(2 − θ) + 2θ²/(1 + θ))/2`` (Hanley and McNeil 1982).
 
-The second interval is a normal interval on the log-odds scale. Its variance is ``var(v_with)/n_with
-+ var(v_without)/n_without``, where ``v`` is a record's share of correctly ordered pairs. This
-variance assumes no distribution, but is too small near 1 (DeLong, DeLong and Clarke-Pearson 1988).
-The variances ``var`` are divided by n, not n − 1. With n − 1 and five records of each kind, the
-union of the intervals would contain the area in up to 99 % of data sets.
+The second interval is a normal interval on the log-odds scale, with the variance
+``var(v_with)/n_with + var(v_without)/n_without``, where ``v`` is a record's share of correctly
+ordered pairs. This variance assumes no distribution, but is too small near 1 (DeLong, DeLong and
+Clarke-Pearson 1988). The variances ``var`` are divided by n, not n − 1. With n − 1 and five records
+of each kind, the union of the intervals would contain the area in up to 99 % of data sets.
 ``benchmarks/layer_statistics.py`` simulates the union: with four or more records of each kind, it
 contains areas of 0.5, 0.8 and 0.98 in 92.3 to 98.6 % of data sets. If the scores of three records
 vary twice as much as those of nine others, the union contains the area in only 90.5 % of data sets.

@@ -77,7 +77,8 @@ class ShadowClients:
     ----------
     net, loss
         The network as the clients train it (LoRA, BatchNorm, frozen layers), and its loss as for
-        :class:`seepage.nn.Engine`. Its parameters are replaced by those of the models sent.
+        :class:`seepage.nn.Engine`. The network's parameters are replaced by those of the models
+        sent.
     auxiliary
         The attacker's data: inputs and targets.
     property

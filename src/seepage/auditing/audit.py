@@ -135,14 +135,12 @@ class Effort:
         remedies = KINDS if self.remedies is None else self.remedies
         return 3 + 2 * self.refits + self.risks + len({*remedies} - {"noise"})
 
-    def words(self) -> tuple[str, ...]:
+    def words(self) -> str:
         """Return a sentence about the stages that a quick audit omits."""
-        if not self.quick:
-            return ()
         return (
             "This quick audit fitted the model once, so it has no repeated splits"
             + (", no remedies" if self.remedies == () else "")
-            + " and no bounds that average over other records.",
+            + " and no bounds that average over other records."
         )
 
 
@@ -281,18 +279,19 @@ def audit_model(
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
     found = measure(trained)
-    worst = found.records.largest("eta")
+    worst = found.records.quantile("eta", 1)
     target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
     say("privacy and utility")
     groups = group_members(trained)
     trained = trained.taken()
     trial = try_out(trained, settings, seed)
-    curve = draw_curve(trial, noise, calibrated, found.records.median(), worst)
-    if np.isnan(found.records.largest("exact_error")):
+    curve = draw_curve(trial, noise, calibrated, found.records.quantile("eta", 0.5), worst)
+    if np.isnan(found.records.quantile("exact_error", 1)):
         steps.append(
             "The exact bound per record was left out because its computation would take too long."
         )
-    steps.extend(effort.words())
+    if effort.quick:
+        steps.append(effort.words())
     bounds = disclosures = None
     splits = SPLITS if effort.refits else 1
     if effort.refits:
@@ -488,7 +487,7 @@ def _choose_noise(
     if not (np.isfinite(worst) and worst > 0):
         raise InputError(
             "The leakage is zero or not finite (as for a model that fits the data without error), "
-            "so it cannot be audited; check the target and the columns."
+            "so no audit is possible; check the target and the columns."
         )
     target = 1.0 if target_eta is None else target_eta
     calibrated = round_up(worst / target)
@@ -615,7 +614,7 @@ def find_risks(
 
     if anew is None:
         members = _asked(partial(told, examined), refits(1), work)
-        if everybody is not None and np.isinf(np.max(np.asarray(members))):
+        if everybody is not None and np.isinf(np.max(np.asarray(members.mu))):
             # Somebody has so many records that only a refit knows what would be without them.
             examined = exposed(most)
             members = told(examined, True)
@@ -623,7 +622,7 @@ def find_risks(
     else:
         members = told(examined, False)
         assumed = (*members.mu.assumptions, *held_sentences(anew.kept))
-    mu, kept = np.asarray(members), members.mu.held if anew is None else anew.kept
+    mu, kept = np.asarray(members.mu), members.mu.held if anew is None else anew.kept
     if moves is not None:
         mu, kept = moves(mu * sigma, examined) / sigma, less(kept, (PENALTY,))
         assumed = tuple(word for word in assumed if word not in held_sentences((PENALTY,)))
@@ -674,7 +673,7 @@ def find_risks(
     middle = _middle(mu)
     finding = RiskFinding(
         membership=float(accuracy(mu[worst])),
-        row=records.row_at(worst if examined is None else examined[worst]),
+        row=int(records.row[worst if examined is None else examined[worst]]),
         median=median_of(np.asarray(accuracy(middle))),
         mu=float(mu[worst]),
         looked_at=len(mu),
@@ -844,8 +843,9 @@ def _asked(ask: Callable[..., Any], refits: bool | int, work: float, **more: Any
         return answer
     for risk in answer if isinstance(answer, list) else [answer]:
         guess = isinstance(risk, Guess)
-        worst = _most_gained(risk) if guess else int(np.argmax(risk))
-        ends = np.asarray(risk)[worst], risk.lower[worst]
+        upper = np.asarray(risk.right if guess else risk.mu)
+        worst = _most_gained(risk) if guess else int(np.argmax(upper))
+        ends = upper[worst], risk.lower[worst]
         high, low = ends if guess else map(accuracy, ends)
         if not high - low <= 0.005:  # half a percentage point
             return ask(exact=1, **more)
@@ -854,16 +854,16 @@ def _asked(ask: Callable[..., Any], refits: bool | int, work: float, **more: Any
 
 def _most_gained(guess: Guess) -> int:
     """Return the position of the record whose guess gains most from the release."""
-    return int(np.argmax(computed(np.subtract, np.asarray(guess), guess.baseline)))
+    return int(np.argmax(computed(np.subtract, np.asarray(guess.right), guess.baseline)))
 
 
 def _finding(
     name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
 ) -> GuessFinding:
     """Return the reported numbers of a guess: for the record that it gains most on, and medians."""
-    right, mu = np.asarray(guess), np.asarray(guess.mu)
+    right, mu = np.asarray(guess.right), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
-    row, tpr_row = (records.row_at(k if asked is None else asked[k]) for k in (worst, easiest))
+    row, tpr_row = (int(records.row[k if asked is None else asked[k]]) for k in (worst, easiest))
     return GuessFinding(
         name=name,
         prior=prior,

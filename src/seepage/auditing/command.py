@@ -301,7 +301,8 @@ def run_audit(
     if question.sigma is not None and question.target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each option sets the noise.")
     effort, question = _effort(question), planned(question)
-    wanted = check_limits(limits, bool(question.group))
+    limited = limits != Limits()
+    wanted = check_limits(limits, bool(question.group)) if limited else None
     if out is not None:
         check_folder(out, "report", question.inputs)  # before any long work
         if question.table.is_file() and question.table.stat().st_size > _LONG:
@@ -320,7 +321,7 @@ def run_audit(
         cluster = on_cluster(question.dask, question.workers)
     with cluster as client:
         audit = answer(question, effort=effort, limits=limits, client=client)
-        report = AuditReport(held_to(limits, audit))
+        report = AuditReport(held_to(limits, audit) if limited else audit)
         if pending is not None:
             pending.compare()
         page = None if out is None else report.write(out, keep=question.inputs)

@@ -1,13 +1,13 @@
 """Findings of an audit, as typed numbers for gates, reports and figures.
 
 The module ``verdict`` of :mod:`seepage.auditing.report` selects sentences, and the templates fill
-in the numbers. Only ``steps`` and ``notices`` are already text.
+in the numbers. Only ``steps`` and ``notices`` contain text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -197,7 +197,7 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class DisclosureCheck:
-    """The published figures found to change if a single record is removed or replaced."""
+    """The published figures that would change if a single record were removed or replaced."""
 
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
@@ -262,7 +262,7 @@ REMEDY_NAMES = {
 class Remedy:
     """Stores a remedy for the most exposed record, with its settings, protection and cost.
 
-    Quantities that were not tried or measured are ``None``.
+    Quantities that were not measured are ``None``.
     """
 
     kind: RemedyKind
@@ -413,7 +413,7 @@ class RiskFinding:
 
     @property
     def worst_guess(self) -> GuessFinding | None:
-        """The guess whose success rate increases most by the release, if there is one."""
+        """The guess whose success rate the release increases most, if there is one."""
         return max(self.guesses, key=lambda guess: guess.gain, default=None)
 
     @property
@@ -548,13 +548,11 @@ class SomeRecords:
     # For every sensitive attribute, the least error of an attack on it for each
     errors: Mapping[str, np.ndarray]
 
-    def __len__(self) -> int:
-        return len(self.row)
-
 
 class RecordLeakage:
     """The leakage of all records, or people, at noise σ, scaled from its values at σ = 1.
 
+    ``row`` contains the row number of every record in the table, or of the person's first record.
     ``held`` is the number of rows of each person, or one if the unit is the record. The numbers are
     those of :class:`SomeRecords`, for all records. The numbers may be stored in a memory-mapped
     file, and are scaled to the noise σ on access.
@@ -568,38 +566,23 @@ class RecordLeakage:
         sigma: float = 1.0,
         held: np.ndarray | None = None,
     ) -> None:
-        self._row, self._numbers, self._errors, self._sigma = row, numbers, errors, sigma
+        self.row, self._numbers, self._errors, self._sigma = row, numbers, errors, sigma
         self._held = held
         self._ordered: dict[str, np.ndarray] = {}
-
-    @property
-    def count(self) -> int:
-        """The number of records or people."""
-        return len(self._row)
-
-    @property
-    def unit(self) -> str:
-        """The unit of each number: a ``row``, or all rows of a ``person``."""
-        return ONE_ROW if self._held is None else ONE_PERSON
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.count if self._held is None else int(self._held.sum())
+        self.count = len(row)  # of the records or people
+        self.rows = self.count if held is None else int(held.sum())
+        # What each number is about: a ``row``, or all rows of a ``person``
+        self.unit = ONE_ROW if held is None else ONE_PERSON
+        self.sensitive = tuple(errors)  # attributes for which every record's error is known
 
     def held_by(self, row: int) -> int:
         """Return the number of rows of the person with this first row."""
         return 1 if self._held is None else int(self._held[self.place_of(row)].sum())
 
-    @property
-    def sensitive(self) -> tuple[str, ...]:
-        """The attributes for which the error on every record is known."""
-        return tuple(self._errors)
-
     def with_noise(self, sigma: float) -> RecordLeakage:
         """Return the leakages with the noise multiplied by ``sigma``."""
         noise = self._sigma * sigma
-        other = RecordLeakage(self._row, self._numbers, self._errors, noise, self._held)
+        other = RecordLeakage(self.row, self._numbers, self._errors, noise, self._held)
         other._ordered = self._ordered
         return other
 
@@ -616,7 +599,7 @@ class RecordLeakage:
             every[places] = distances
             distances = every
         numbers = {**self._numbers, MU: distances}
-        other = RecordLeakage(self._row, numbers, self._errors, self._sigma, self._held)
+        other = RecordLeakage(self.row, numbers, self._errors, self._sigma, self._held)
         other._ordered = {k: v for k, v in self._ordered.items() if k != MU}
         return other
 
@@ -631,13 +614,19 @@ class RecordLeakage:
         mu = self._numbers[MU]
         among = np.flatnonzero(mu >= self._in_order(MU)[max(self.examined - count, 0)])
         order = among[np.argsort(-mu[among], kind="stable")][:count]
-        return [int(row) for row in self._row[order]]
+        return [int(row) for row in self.row[order]]
 
-    def reaching(self, distances: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return, for each value, how many records have a distance μ of at least that value."""
-        known = self._in_order(MU)[: self.examined]
-        scaled = np.asarray(distances, float) * self._sigma
-        return np.asarray(len(known) - np.searchsorted(known, scaled))
+    def reaching(self, distances: np.ndarray, places: np.ndarray | None = None) -> np.ndarray:
+        """Return, for each value, how many records have a distance μ of at least that value.
+
+        With ``places``, only the records at these positions count.
+        """
+        if places is None:
+            known = self._in_order(MU)[: self.examined]
+        else:
+            known = np.sort(self._numbers[MU][places])
+            known = known[: np.searchsorted(known, np.nan)]
+        return np.asarray(len(known) - np.searchsorted(known, distances * self._sigma))
 
     @property
     def every(self) -> SomeRecords:
@@ -648,8 +637,8 @@ class RecordLeakage:
         """Return some of the records, in the given order."""
         return SomeRecords(
             np.arange(self.count)[which] if isinstance(which, slice) else np.asarray(which),
-            np.asarray(self._row[which], dtype=np.int64),
-            np.ones(len(self._row[which]), np.int64) if self._held is None else self._held[which],
+            np.asarray(self.row[which], dtype=np.int64),
+            np.ones(len(self.row[which]), np.int64) if self._held is None else self._held[which],
             {
                 name: values[which] * (self._sigma if name == "exact_error" else 1 / self._sigma)
                 for name, values in self._numbers.items()
@@ -657,13 +646,9 @@ class RecordLeakage:
             {name: values[which] * self._sigma for name, values in self._errors.items()},
         )
 
-    def row_at(self, place: int) -> int:
-        """Return the table row of the record at this position."""
-        return int(self._row[place])
-
     def place_of(self, row: int) -> np.ndarray:
         """Return the (first) position of the record with this table row, if there is one."""
-        return np.flatnonzero(self._row == row)[:1]
+        return np.flatnonzero(self.row == row)[:1]
 
     def _in_order(self, name: str) -> np.ndarray:
         """Return one of the :data:`NUMBERS` at σ = 1, in ascending order."""
@@ -671,64 +656,48 @@ class RecordLeakage:
             self._ordered[name] = sorted_numbers(self._numbers[name])
         return self._ordered[name]
 
-    def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
-        """Return quantiles of one of the :data:`NUMBERS`.
+    def quantile(self, name: str, share: float) -> float:
+        """Return a quantile of one of the :data:`NUMBERS`: 1 stands for the largest.
 
-        A quantile between two observations is the lower one; only the median is their mean, unless
-        the upper one is infinite.
+        If a quantile falls between two observations, the lower one is returned. Only the median is
+        their mean, unless the upper one is infinite.
         """
         ordered = self._in_order(name)
-        lower = [ordered[math.floor((len(ordered) - 1) * share)] for share in shares]
-        values = np.where(np.asarray(shares) == 0.5, median_of(ordered), lower)
-        return np.asarray(values * (self._sigma if name == "exact_error" else 1 / self._sigma))
-
-    def median(self) -> float:
-        """Return the median of the leakage."""
-        return float(self.quantiles("eta", [0.5])[0])
+        lower = ordered[math.floor((len(ordered) - 1) * share)]
+        value = median_of(ordered) if share == 0.5 else lower
+        return float(value * (self._sigma if name == "exact_error" else 1 / self._sigma))
 
     def over(self, limit: float) -> int:
         """Return how many records leak more than this limit."""
         reached = np.searchsorted(self._in_order("eta"), limit * self._sigma, side="right")
         return self.count - int(reached)
 
-    def most(self, count: int) -> SomeRecords:
-        """Return the most exposed records, the worst first."""
-        least = self._in_order("eta")[max(self.count - count, 0)]
-        among = np.flatnonzero(self._numbers["eta"] >= least)
-        return self.at(among[np.argsort(-self._numbers["eta"][among], kind="stable")][:count])
-
-    def least(self, count: int) -> SomeRecords:
-        """Return the least exposed records, in ascending order of leakage."""
-        most = self._in_order("eta")[min(count, self.count) - 1]
-        among = np.flatnonzero(self._numbers["eta"] <= most)
-        return self.at(among[np.argsort(self._numbers["eta"][among], kind="stable")][:count])
-
-    def _finite(self) -> np.ndarray:
-        """Return the finite leakages at σ = 1, in ascending order."""
-        ordered = self._in_order("eta")
-        return ordered[: np.searchsorted(ordered, np.inf)]
+    def most(self, count: int, least: bool = False) -> SomeRecords:
+        """Return the most exposed records, the worst first; with ``least``, the least exposed."""
+        eta, ordered, count = self._numbers["eta"], self._in_order("eta"), min(count, self.count)
+        last = ordered[count - 1 if least else self.count - count]
+        among = np.flatnonzero(eta <= last if least else eta >= last)
+        order = np.argsort(eta[among] if least else -eta[among], kind="stable")
+        return self.at(among[order][:count])
 
     def span(self) -> tuple[float, float] | None:
         """Return the range of the finite, positive leakages, if there are any."""
-        finite = self._finite()
-        shown = finite[np.searchsorted(finite, 0.0, side="right") :]
-        return (shown[0] / self._sigma, shown[-1] / self._sigma) if len(shown) else None
+        ordered = self._in_order("eta")
+        first, last = np.searchsorted(ordered, [np.nextafter(0.0, 1.0), np.inf])
+        if first == last:
+            return None
+        return ordered[first] / self._sigma, ordered[last - 1] / self._sigma
 
     def histogram(self, edges: np.ndarray) -> np.ndarray:
         """Count the finite leakages in each bin; values outside the bins count in the end bins."""
-        finite = self._finite()
-        before = np.searchsorted(finite, edges[1:-1] * self._sigma)
-        return np.diff(before, prepend=0, append=len(finite))
+        inner = [*(edges[1:-1] * self._sigma), np.inf]
+        return np.diff(np.searchsorted(self._in_order("eta"), inner), prepend=0)
 
     def writer(self, make: Callable[[SomeRecords], pa.Table]) -> Writer:
         """Return a function that writes a table of all records to a file, in batches."""
         starts = range(0, self.count, WRITTEN)
         tables = (make(self.at(slice(start, start + WRITTEN))) for start in starts)
         return partial(write_each, tables)
-
-    def largest(self, name: str) -> float:
-        """Return the largest value of one of the :data:`NUMBERS`."""
-        return float(self.quantiles(name, [1.0])[0])
 
     def worst(self) -> tuple[int, float]:
         """Return the row number of the most exposed record in the table, and its leakage."""
@@ -774,8 +743,8 @@ class Audit(Reportable, ResultNumbers):
     steps, notices
         The processing of the data, and notices to read before the numbers, one sentence each.
     attributes, groupings, curve, remedies, gates, disclosures, ledger
-        See their classes. ``disclosures`` and ``ledger`` are ``None`` without a disclosure check or
-        a ledger.
+        Findings that their own classes describe. ``disclosures`` and ``ledger`` are ``None``
+        without a disclosure check or a ledger.
     dataset_eta
         The FIL of the whole table.
     records
@@ -798,7 +767,7 @@ class Audit(Reportable, ResultNumbers):
         The preset of the limits, if one was named: see ``auditing.decision.presets``.
     codes
         The number of distinct whole numbers in a target that was read as a number or count but may
-        contain class codes. It is 0 for other targets, and if the model kind was given.
+        contain class codes. The number is 0 for other targets, and if the model kind was given.
     labels
         The index labels of a pandas table, if they differ from row numbers.
     people
@@ -904,7 +873,7 @@ class Audit(Reportable, ResultNumbers):
     def meets_target(self) -> bool:
         """Whether no record leaks more than the target, or more than η = 1 without a target."""
         target = 1.0 if self.target_eta is None else self.target_eta
-        return self.records.largest("eta") <= target * (1 + SAME)
+        return self.records.quantile("eta", 1) <= target * (1 + SAME)
 
     @property
     def row_index(self) -> np.ndarray:

@@ -57,12 +57,10 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
 
 
 def held_to(limits: Limits, audit: Audit) -> Audit:
-    """Return the audit with a gate for every limit, and with the preset of the limits."""
-    return replace(audit, gates=find_gates(limits, audit), preset=limits.preset)
+    """Return the audit with one gate per limit, and with the preset of the limits.
 
-
-def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
-    """Return one gate per limit; records above a limit are named by row, never by value."""
+    Records above a limit are named by row, never by value.
+    """
     check_limits(limits, bool(audit.groupings))
     gates = []
     for name, gate in _GATES.items():
@@ -71,16 +69,16 @@ def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
             gates.append(Gate(f"--{name.replace('_', '-')}", limit, None, True))
         elif limit is not None:
             gates.append(gate(audit, limit))
-    return tuple(gates)
+    return replace(audit, gates=tuple(gates), preset=limits.preset)
 
 
 def _max_eta(audit: Audit, limit: float) -> Gate:
-    measured = audit.records.largest("eta")
+    measured = audit.records.quantile("eta", 1)
     return _of_records(audit, "--max-eta", limit, measured, limit * (1 + SAME), measured / limit)
 
 
 def _min_mse(audit: Audit, limit: float) -> Gate:
-    worst = audit.records.largest("eta")
+    worst = audit.records.quantile("eta", 1)
     measured = worst**-2.0 if worst > 0 else math.inf
     most = math.sqrt((1 + SAME) / limit)
     return _of_records(audit, "--min-mse", limit, measured, most, math.sqrt(limit / measured))

@@ -243,7 +243,7 @@ class Measures:
                 kind=kind,
                 eta=float(eta) / sigma,
                 smallest_error=float(least[k]) * sigma,
-                easiest_row=self.records.row_at(place[k]),
+                easiest_row=int(self.records.row[place[k]]),
                 median_error=float(median[k]) * sigma,
                 spread=spread,
                 sensitive=name in self.sensitive,

@@ -97,7 +97,7 @@ def find_outsider(
         sigma=sigma,
         seen=seen,
         membership=membership,
-        row=records.row_at(worst),
+        row=int(records.row[worst]),
         median=median,
         informed=informed,
         informed_median=middle,

@@ -118,11 +118,12 @@ class ColumnQuestion:
     target: Annotated[str, "Column to predict; without it, the columns are listed."] = ""
     model: Annotated[
         str | None,
-        "linear, logistic, poisson or softmax (default: chosen by the target), or a model file.",
+        "Model family (linear, logistic, poisson or softmax; default: from the target), or a "
+        "model file.",
     ] = None
     person: Annotated[
         str | None,
-        "Column that identifies people: all rows of a person count together. Not a feature.",
+        "Column that identifies people (not a feature); all rows of a person count together.",
     ] = None
     drop: Annotated[Sequence[str], "Column to leave out (repeatable)."] = ()
     categorical: Annotated[
@@ -144,10 +145,12 @@ class CalibrationQuestion(ColumnQuestion):
         "A table: CSV (also .gz, .zst), Parquet (also a folder), Arrow/Feather, ORC, JSON lines, "
         "Excel, SQLite or DuckDB.",
     ]
-    l2: Annotated[float | None, "L2 penalty λ (default 0.001; 0.01 if separable)."] = None
+    l2: Annotated[
+        float | None, "L2 penalty λ (default 0.001; 0.01 if the classes are separable)."
+    ] = None
     target_eta: Annotated[
         float | None,
-        "Target: the largest η of a record; determines σ (default 1).",
+        "Target for the largest η of a record; determines σ (default 1).",
     ] = None
     scale: Annotated[bool, " /--no-scale", "Do not standardise the columns."] = True
     model_file: Annotated[Path | None, "Fitted model to audit (JSON or safetensors)."] = None
@@ -181,12 +184,12 @@ class Question(CalibrationQuestion):
     intercept: Annotated[
         bool,
         " /--no-intercept",
-        "No intercept; bounds from differential privacy then apply.",
+        "Fit without an intercept, as bounds from differential privacy require.",
     ] = True
     refit: Annotated[
         str | None,
-        "pipeline: for membership inference, also refit scaling and encoding without each of the "
-        "most exposed records.",
+        "Value pipeline: membership inference also refits scaling and encoding without each of "
+        "the most exposed records.",
     ] = None
     show_values: Annotated[bool, "Show values of the records in the report."] = False
     public: Annotated[Path | None, "Public records with the same columns, to shape the noise."] = (
@@ -226,11 +229,11 @@ class ReleaseQuestion(ColumnQuestion):
         "Noise σ, declared before seeing the data (default: chosen privately by a vote).",
     ] = None
     sigma_epsilon: Annotated[
-        float | None, "ε of the vote (default: 0.4, or 16 divided by the number of blocks)."
+        float | None, "ε of the vote (default: 0.4; below 40 blocks, 16 divided by their number)."
     ] = None
     target_eta: Annotated[float, "Largest η of a record over all releases in the ledger."] = 1.0
     missing: Annotated[str, "Missing values: refuse (raise an error) or drop."] = "refuse"
-    rare: Annotated[str, "Values that few records have: refuse, drop or merge."] = "refuse"
+    rare: Annotated[str, "Values that few records share: refuse, drop or merge."] = "refuse"
     least_holders: Annotated[
         int, "Number of records that must share a value before its name is published."
     ] = 10
@@ -238,11 +241,11 @@ class ReleaseQuestion(ColumnQuestion):
         str | None,
         "--person",
         "--identity",
-        "Column that identifies people: all rows of a person count together. Not a feature.",
+        "Column that identifies people (not a feature); all rows of a person count together.",
     ] = None
     # The ends of columns scale them, and records are replaced within them
     domain: Annotated[
-        Sequence[str], "column=low:high: publicly known range of a column (repeatable)."
+        Sequence[str], "Publicly known range of a column, as column=low:high (repeatable)."
     ] = ()
 
 
@@ -323,8 +326,8 @@ class RecordingQuestion:
     ] = None
     network: Annotated[
         str | None,
-        "file.py:function that returns the clients' network; the file is run. Needed with "
-        "--auxiliary.",
+        "Function that returns the clients' network, as file.py:function; the file is run. Needed "
+        "with --auxiliary.",
     ] = None
     loss: Annotated[str, "Loss of the clients' training: cross_entropy, mse, …"] = "cross_entropy"
     optimizer: Annotated[str, "Optimiser of the clients: sgd, adam or adamw."] = "sgd"
@@ -361,8 +364,8 @@ class ExtractionQuestion:
     ] = ()
     compare: Annotated[
         Sequence[str],
-        "name=folder: a model trained with one change, such as 'fewer epochs=run/checkpoint-100', "
-        "or after unlearning; measures its benefit and cost (repeatable).",
+        "Model trained with one change, or after unlearning, as name=folder, such as 'fewer "
+        "epochs=run/checkpoint-100' (repeatable). Its benefit and cost are measured.",
     ] = ()
     marked: Annotated[Path | None, "File of secrets, one per line, such as names."] = None
     kinds: Annotated[str, "Kinds of secrets to look for: email, phone, number, code, name."] = (

@@ -83,9 +83,9 @@ def check(
 ) -> Path:
     """Write a check of an audit, for an output checker; return the path of the text sheet.
 
-    The check consists of a JSON file and a text sheet in the same folder. Only their owner can read
-    them. Both contain a recommendation (``refuse``, ``review`` or ``release``), its reasons, the
-    command, and a list of the audited files.
+    The check consists of a JSON file and a text sheet in the same folder. Only the owner can read
+    these files. Both files contain a recommendation (``refuse``, ``review`` or ``release``), its
+    reasons, the command, and a list of the audited files.
 
     Parameters
     ----------

@@ -96,9 +96,7 @@ class FitSettings:
     def estimator(self) -> Any:
         """Return an unfitted estimator with these settings."""
         if not self.refits:
-            raise InputError(
-                "This model can be fitted only by its own library; fit it with that library."
-            )
+            raise InputError("seepage cannot fit this model; fit it with its own library.")
         if self.family is not None:
             return GeneralizedLinearRegression(self.family, self.l2, self.intercept)
         return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)

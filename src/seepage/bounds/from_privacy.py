@@ -133,8 +133,8 @@ def membership_advantage(statement: PrivacyStatement) -> float:
     """Return the largest advantage of membership inference (Humphries et al. 2020).
 
     The advantage is the true positive rate minus the false positive rate of a test between two data
-    sets that differ in one record. It is at most the total variation distance, which is ``(e^ε −
-    1)/(e^ε + 1)`` for pure ε-differential privacy.
+    sets that differ in one record. The advantage is at most the total variation distance, which is
+    ``(e^ε − 1)/(e^ε + 1)`` for pure ε-differential privacy.
 
     Examples
     --------

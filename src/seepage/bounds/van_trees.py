@@ -25,6 +25,7 @@ from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError, accepts_other_names
 from seepage.support.chunks import progress, row_slices
+from seepage.support.number_check import check_count
 from seepage.tables.source import Chunk, RowSource, Table, as_numpy, check_column
 
 
@@ -432,8 +433,7 @@ def van_trees_rows(
     True
     """
     _check_prior(prior)
-    if draws < 2:
-        raise InputError(f"Averaging over a prior needs at least two draws, not {draws}.")
+    check_count(draws, "draws", 2)
     refits, noise = leak.refits(), leak.noise[0]
     unknowns, about = leak.unknowns(columns, False)
     everything = range(len(leak.source.names))

@@ -110,7 +110,10 @@ def calibrate(
         view = leak.records(measure="fil") if leak.person is None else leak.people()
     result = view.result()
     if result.noise != leak.noise:
-        raise InputError("The view was measured with different noise; use a view of this leak.")
+        raise InputError(
+            "The view was measured with different noise; use a view of the leakage to be "
+            "calibrated."
+        )
     if result.rescaled is not None:
         factor = _factor(result, target, mse is not None, over)
     elif mse is not None and over == "mean":

@@ -21,16 +21,12 @@ from seepage.support.chunks import by_rows, progress
 from seepage.tables.source import Array
 
 
-def block_norm(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> float:
-    """Return the largest eigenvalue of the information about these unknowns of these rows."""
-    return float(jacobian.column_norms([unknowns], rows)[0])
-
-
 def block_norms(
     jacobian: ReleaseJacobian, unknowns: Unknowns, blocks: Sequence[Array]
 ) -> list[float]:
-    """Return :func:`block_norm` for each of several blocks of rows."""
-    return [block_norm(jacobian, unknowns, rows) for rows in progress(blocks, "groups")]
+    """Return the largest eigenvalue of the information about these unknowns of each block."""
+    every = progress(blocks, "groups")
+    return [float(jacobian.column_norms([unknowns], rows)[0]) for rows in every]
 
 
 def column_traces(jacobian: ReleaseJacobian, attributes: list[Unknowns], rows: Array) -> Array:

@@ -48,7 +48,8 @@ class Unknowns:
         Whether the label is unknown too.
     basis
         A basis ``V`` of shape ``(len(columns), t)``; if given, only the directions that it spans
-        are unknown. The other directions are impossible, as for a one-hot attribute on its simplex.
+        are unknown. Changes in other directions are impossible, as for a one-hot attribute on its
+        simplex.
     """
 
     columns: tuple[int, ...] | None

@@ -62,9 +62,11 @@ from seepage.core.risk_views import (
     Guess,
     Membership,
     Prior,
-    guess,
+    among_levels,
+    guess_among,
     membership,
-    within,
+    to_within,
+    way_of,
 )
 from seepage.errors import InputError, nearest
 from seepage.support.lazy import offered
@@ -389,9 +391,9 @@ class Leakage(Generic[PerRecord]):
     def information(self, row: int, columns: Columns = None, label: bool | None = None) -> Array:
         """Return the information matrix ``I`` about one record, in the table's library.
 
-        Its rows and columns are the unknowns: the table's columns (or the named ones), then the
-        label if it is unknown. :func:`seepage.bounds.biased` and :func:`seepage.bounds.van_trees`
-        take this matrix as input.
+        The rows and columns of ``I`` are the unknowns: the table's columns (or the named ones),
+        then the label if it is unknown. :func:`seepage.bounds.biased` and
+        :func:`seepage.bounds.van_trees` take this matrix as input.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
@@ -501,7 +503,10 @@ class Leakage(Generic[PerRecord]):
             The values that are estimated again for each level, as for :meth:`membership`:
             ``"model"`` keeps the preprocessing and all choices fixed.
         """
-        return guess(self, column, [prior], self._positions(rows), exact, precision, refit)[0]
+        which, way = self._positions(rows), way_of(self, refit)
+        changes = way.changes()
+        candidates = among_levels(self, changes, column, precision)
+        return guess_among(self, changes, candidates, [prior], which, exact, way=way)[0]
 
     def within(
         self,
@@ -534,7 +539,10 @@ class Leakage(Generic[PerRecord]):
         rows, exact, refit
             As for :meth:`guess`.
         """
-        return within(self, column, tolerance, prior, values, self._positions(rows), exact, refit)
+        which, way = self._positions(rows), way_of(self, refit)
+        changes = way.changes()
+        candidates = to_within(self, changes, column, tolerance, values, prior)
+        return guess_among(self, changes, candidates, [prior], which, exact, way=way)[0]
 
     def write_rows(
         self,

@@ -55,9 +55,9 @@ class Noise(ABC):
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
         Without a seed, the numbers come from ChaCha20 with a new 256-bit key from the operating
-        system, so nobody can reproduce them. A real release requires this. A fixed ``seed`` makes
-        an experiment repeatable but leaves a release unprotected: anybody who knows the seed can
-        subtract the noise.
+        system, so nobody can reproduce them. A real release must be drawn without a seed. A fixed
+        ``seed`` makes an experiment repeatable but leaves a release unprotected: anybody who knows
+        the seed can subtract the noise.
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)
         return self._draw(
@@ -331,7 +331,7 @@ def _check_covariance(sigma: np.ndarray) -> None:
         raise InputError(
             "A covariance matrix must be positive definite, but this sigma leaves some direction "
             "of the release without noise (smallest eigenvalue of the correlation matrix "
-            f"{smallest:g}). Add a multiple of the identity matrix to it."
+            f"{smallest:g}). Add a multiple of the identity matrix to sigma."
         )
 
 

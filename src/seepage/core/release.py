@@ -46,8 +46,9 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     since further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
     :class:`ReleaseRecord`) and predicts with the noisy coefficients; otherwise it behaves like the
     original. Of the other fitted attributes, the copy keeps only those that predictions need, such
-    as the names of columns and classes. The rest may leak: scikit-learn's ``LinearRegression``, for
-    example, stores the singular values of the training table. Do not share the original.
+    as the names of columns and classes. The other attributes may leak: scikit-learn's
+    ``LinearRegression``, for example, stores the singular values of the training table. Do not
+    share the original.
 
     Parameters
     ----------

@@ -107,8 +107,8 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         number and the rounding; one number, or one per entry. For numbers below 10⁻⁸ times the
         largest, the error is relative to 10⁻⁸ times the largest.
     held
-        Values learnt from the data that are held fixed, as machine-readable terms such as
-        ``("class weights", "scaling")``: see :func:`held_sentences`. It is empty only if nothing is
+        Values learnt from the data that are held fixed, as machine-readable terms such as ``("class
+        weights", "scaling")``: see :func:`held_sentences`. The tuple is empty only if nothing is
         held fixed.
     rescaled
         For a bound that is not proportional to the noise's variance, a function that returns the
@@ -462,8 +462,8 @@ class RecordStream(RankedResult):
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write a Parquet file: a column ``row`` and the measure (for cells, one for each column).
 
-        The file is written completely or not at all. Only its owner can read it, since the numbers
-        are as sensitive as the data. Returns its path.
+        The file is written completely or not at all. Only the owner can read the file, since the
+        numbers are as sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
         return write_records(self.source, path, {names: self.numbers})
@@ -620,25 +620,25 @@ SETTINGS = "settings"
 # The preparation of columns is one sentence, which lists the words that have no sentence here.
 _SENTENCES = {
     CLASS_WEIGHTS: (
-        "class_weight='balanced' computed the class weights from all labels. They are held fixed, "
-        "although changing or removing a record would change the weights of all others."
+        "class_weight='balanced' computed the class weights from all labels. These weights are "
+        "held fixed, although changing or removing a record would change the weights of all "
+        "others."
     ),
     COLUMNS: (
-        "The columns that the model keeps were selected by looking at the data. The selection "
-        "and the signs of an L1 penalty are held fixed, and the leakage of the selection is not "
-        "counted."
+        "The data determined which columns the model keeps. This selection and the signs of an L1 "
+        "penalty are held fixed, and the leakage of the selection is not counted."
     ),
     NOISE: (
-        "The noise was chosen by looking at the data; it is held fixed, although other noise "
-        "might have been chosen without a record."
+        "The data determined the noise, which is held fixed, although it might have been "
+        "different if a record had been left out."
     ),
     PENALTY: (
-        "The penalty nλ is held fixed, although changing or removing a record would change its "
-        "choice or its size. The leakage of that choice is not counted."
+        "The penalty nλ is held fixed, although it would change if a record were changed or "
+        "removed. The leakage of its choice is not counted."
     ),
     SETTINGS: (
-        "A search chose the settings by looking at the data; they are held fixed, and the "
-        "leakage of that choice is not counted."
+        "A search on the data chose the settings, which are held fixed, and the leakage of their "
+        "choice is not counted."
     ),
 }
 

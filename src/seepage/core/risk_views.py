@@ -111,8 +111,9 @@ class Membership(RankedResult):
     ----------
     mu
         The distance, in units of the noise, between the releases with and without the record: the μ
-        of Gaussian differential privacy. It is infinite if the other records alone have no unique
-        minimiser. If only an interval is known, ``mu`` is its upper end, and the kind is ``bound``.
+        of Gaussian differential privacy. The distance is infinite if the other records alone have
+        no unique minimiser. If only an interval is known, ``mu`` is its upper end, and the kind is
+        ``bound``.
     lower
         The lower ends of the intervals.
     """
@@ -225,8 +226,8 @@ class Guess(RankedResult):
     def tpr(self, fpr: float = 0.01) -> Result:
         """Return the largest true positive rate of a test between two levels.
 
-        It is ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain, it does not depend
-        on the prior: a rare level has a small gain even if it can be recognised.
+        The rate is ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain, it does not
+        depend on the prior: a rare level has a small gain even if it can be recognised.
         """
         if self.mu is None:
             raise InputError(
@@ -320,31 +321,56 @@ def membership(
         every = np.arange(len(leak.source)) if rows is None else rows
         sets = every if together is None else together.sets
         moves = _by_given_refit(leak, [np.atleast_1d(some) for some in sets], refit)
-        assumed = (_known(together), _REFITTED, _ONLY)
+        assumed = (_KNOWN["rows" if together is None else together.view], _REFITTED, _ONLY)
         ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
     else:
         way = way_of(leak, refit)
-        way.check_work(_asked_about(leak, rows, together), exact)
+        way.check_work(rows, together, 1, exact)
         held = joined(way.held, way.kept)
         assumed = way.assumptions(together, held)
         ask = partial(_without, changes=changes or way.changes(), exact=exact)
         ends = _of_each(leak, ask, rows, together, "membership")
     least, most = ends.T
-    widths = _relative(least, most)
-    mu = Result(
-        most,
+    mu = _upper_ends(leak, least, most, rows, together, "membership", "membership", assumed, held)
+    return Membership(mu, least)
+
+
+def _upper_ends(
+    leak: MeasuredTable,
+    low: np.ndarray,
+    high: np.ndarray,
+    rows: np.ndarray | None,
+    together: Together | None,
+    measure: str,
+    about: str,
+    assumptions: tuple[str, ...],
+    held: tuple[str, ...],
+    estimated: bool = False,
+) -> Result:
+    """Return the upper ends of intervals: exact where they are narrow, else bounds or estimates."""
+
+    def relative(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            off = np.where(high > 0, 1 - low / high, 0.0)
+        return np.asarray(np.where(np.isinf(high), np.where(np.isinf(low), 0.0, np.inf), off))
+
+    widths = computed(relative, low, high)
+    index = leak.source.index if together is None else together.names
+    if together is None and rows is not None:
+        index = rows if index is None else np.asarray(np.asarray(index)[rows])
+    return Result(
+        high,
         "rows" if together is None else together.view,
-        measure="membership",
-        about="membership",
-        kind=_kind(widths),
-        index=_index(leak, rows) if together is None else together.names,
-        assumptions=assumed,
+        measure,
+        "estimate" if estimated else "exact" if widths.max() <= _EXACT else "bound",
+        about,
+        index,
+        assumptions=assumptions,
         library=leak.source.library,
         noise=leak.noise,
         accuracy=widths,
         held=held,
     )
-    return Membership(mu, least)
 
 
 @dataclass(frozen=True)
@@ -360,29 +386,34 @@ class Way:
 
     def changes(self) -> Changes:
         """Return a function that gives a chunk's finite changes."""
-        if self.procedure is None:
-            return changes_of(self.leak, self.fixed)
-        return partial(_itself, changes=self.procedure)
+        procedure = self.procedure
+        return changes_of(self.leak, self.fixed) if procedure is None else lambda _: procedure
 
     def assumptions(self, together: Together | None, held: tuple[str, ...]) -> tuple[str, ...]:
         """Return the assumptions: the adversary's knowledge, everything held fixed, and notes."""
         treated = _FIXED if self.procedure is None else _RERUN
-        known = _known(together)
+        known = _KNOWN["rows" if together is None else together.view]
         return (known, treated, *held_sentences(held), _ONLY, *self.leak.notes)
 
-    def check_work(self, runs: int, exact: bool | int) -> None:
-        """Raise an error if too many runs of the whole procedure are needed, unless requested."""
+    def check_work(
+        self, rows: np.ndarray | None, together: Together | None, changes: int, exact: bool | int
+    ) -> None:
+        """Raise an error if too many runs of the whole procedure are needed, unless requested.
+
+        ``changes`` is their number for each queried record or set of records.
+        """
         procedure = self.procedure
         if procedure is None or self.asked or exact is True:
             return
+        queried = self.leak.source if rows is None else rows
+        runs = changes * len(queried if together is None else together.sets)
         affordable = int(min(_FREE_FITS / procedure.fits, _FREE_WORK / procedure.work))
         if runs > max(affordable, exact):
             raise InputError(
                 f"This query needs {counted(runs, 'run')} of the whole procedure, which learns "
-                "more from the data than the released numbers "
-                f"({', '.join(procedure.learnt)}); by default at most {affordable:,} may be made. "
-                "Select records with rows=, request all runs with exact=True, or refit only the "
-                "model with refit='model'."
+                f"more from the data than the released numbers ({', '.join(procedure.learnt)}); "
+                f"by default, at most {affordable:,} are allowed. Select records with rows=, "
+                "request all runs with exact=True, or refit only the model with refit='model'."
             )
 
 
@@ -407,17 +438,6 @@ def way_of(leak: MeasuredTable, refit: str | None) -> Way:
     return Way(leak, None, fixed, held, release.kept, False)
 
 
-def _asked_about(leak: MeasuredTable, rows: np.ndarray | None, together: Together | None) -> int:
-    """Return the number of records, or sets of records, in a query."""
-    if together is not None:
-        return len(together.sets)
-    return len(leak.source if rows is None else rows)
-
-
-def _known(together: Together | None) -> str:
-    return _KNOWN["rows" if together is None else together.view]
-
-
 def _without(
     chunk: Chunk, rows: np.ndarray, asked: np.ndarray, changes: Changes, exact: bool | int
 ) -> np.ndarray:
@@ -431,39 +451,6 @@ def _without(
     return np.stack([ends[:, 0] for ends in moves.distances()], axis=1)
 
 
-def guess(
-    leak: MeasuredTable,
-    column: Any,
-    priors: Sequence[Prior],
-    rows: np.ndarray | None,
-    exact: bool | int,
-    precision: float,
-    refit: str | None = None,
-) -> list[Guess]:
-    """Return the success rate of the best guess of a category or a class, under each prior."""
-    way = way_of(leak, refit)
-    changes = way.changes()
-    candidates = among_levels(leak, changes, column, precision)
-    return guess_among(leak, changes, candidates, priors, rows, exact, way=way)
-
-
-def within(
-    leak: MeasuredTable,
-    column: Any,
-    tolerance: float,
-    prior: Prior,
-    values: Any,
-    rows: np.ndarray | None,
-    exact: bool | int,
-    refit: str | None = None,
-) -> Guess:
-    """Return the success rate of the best guess of a number to within a tolerance."""
-    way = way_of(leak, refit)
-    changes = way.changes()
-    candidates = to_within(leak, changes, column, tolerance, values, prior)
-    return guess_among(leak, changes, candidates, [prior], rows, exact, way=way)[0]
-
-
 def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
     """Return a function that gives a chunk's finite changes; for data in chunks, bounds on them.
 
@@ -472,11 +459,8 @@ def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
     if leak.source.lazy:
         return leak.release.changes_in_chunks(leak.source)
     changes = leak.release.finite_changes()
-    return partial(_itself, changes=changes.fixed if fixed else changes)
-
-
-def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
-    return changes
+    changes = changes.fixed if fixed else changes
+    return lambda _: changes
 
 
 def _of_each(
@@ -606,7 +590,7 @@ def guess_among(
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
     together = None if candidates.together is None else candidates.together.holding(rows)
     others = len(candidates.others) - 1  # each has one level already
-    way.check_work(_asked_about(leak, rows, together) * others, exact)
+    way.check_work(rows, together, others, exact)
     held = way.held
     if candidates.others.labels is None:
         held = less(held, [CLASS_WEIGHTS])  # the labels alone decide these
@@ -624,22 +608,11 @@ def guess_among(
     for k, scale in enumerate([*scales] * len(priors)):
         mu = scale * numbers[:, 0] if candidates.covered is None else None
         low, high, baseline, error = numbers[:, 1 + 4 * k : 5 + 4 * k].T
-        widths = _relative(low, high)
-        kind = _kind(widths)
-        if candidates.covered is not None or error.max() > _EXACT:
-            kind = "estimate"
-        right = Result(
-            high,
-            "rows" if together is None else together.view,
-            "right",
-            kind,
-            candidates.about,
-            _index(leak, rows) if together is None else together.names,
+        right = _upper_ends(
+            *(leak, low, high, rows, together, "right", candidates.about),
             assumptions=way.assumptions(together, held),
-            library=leak.source.library,
-            noise=leak.noise,
-            accuracy=widths,
             held=held,
+            estimated=candidates.covered is not None or bool(error.max() > _EXACT),
         )
         guesses.append(Guess(right, low, baseline, candidates.levels, mu))
     return guesses
@@ -670,7 +643,7 @@ def _guess_each(
         some, places = rows[piece], asked[piece]
         moves = _refined(
             here.replaced(some, others),
-            partial(_replaced_exactly, here, some, others),
+            lambda which, some=some: here.replaced_exactly(some[which], others),
             budget,
         )
         numbers = [np.zeros(len(some))]
@@ -688,12 +661,6 @@ def _guess_each(
                 numbers += [low, high, baseline, error]
         answers.append(np.stack(numbers, axis=1))
     return np.concatenate(answers)
-
-
-def _replaced_exactly(
-    changes: FiniteChanges, rows: np.ndarray, others: Alternatives, some: np.ndarray
-) -> Moves:
-    return changes.replaced_exactly(rows[some], others)
 
 
 # Refits and priors --------------------------------------------------------------------------------
@@ -990,24 +957,3 @@ def belief_of(
     believed = odds / odds.sum(axis=1, keepdims=True)
     # Odds have an error factor of exp(±2 off), and probabilities no more.
     return np.asarray(believed), np.asarray(np.minimum(np.expm1(np.minimum(2 * off, 1.0)), 1.0))
-
-
-def _index(leak: MeasuredTable, rows: np.ndarray | None) -> np.ndarray | None:
-    if rows is None or leak.source.index is None:
-        return leak.source.index if rows is None else rows
-    return np.asarray(np.asarray(leak.source.index)[rows])
-
-
-def _relative(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the widths of intervals relative to their upper ends."""
-    return computed(_relative_widths, low, high)
-
-
-def _relative_widths(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        off = np.where(high > 0, 1 - low / high, 0.0)
-    return np.asarray(np.where(np.isinf(high), np.where(np.isinf(low), 0.0, np.inf), off))
-
-
-def _kind(widths: np.ndarray) -> str:
-    return "exact" if widths.max() <= _EXACT else "bound"

@@ -22,31 +22,12 @@ from seepage.data.structures import Faces, Images, ImageSet, Records, Tabular
 from seepage.errors import InputError, nearest
 from seepage.support.number_check import check_choice
 
-ADULT_CONTINUOUS = (
-    "age",
-    "fnlwgt",
-    "education-num",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
+_CONTINUOUS = "age fnlwgt education-num capital-gain capital-loss hours-per-week"
+_COLUMNS = (
+    "age workclass fnlwgt education education-num marital-status occupation relationship race sex "
+    "capital-gain capital-loss hours-per-week native-country income"
 )
-ADULT_COLUMNS = (
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
-    "income",
-)
+ADULT_CONTINUOUS, ADULT_COLUMNS = tuple(_CONTINUOUS.split()), tuple(_COLUMNS.split())
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,7 @@ def iwpc_one_hot(patients: Records) -> Problem:
 
     Attributes are in alphabetical order. Race, cyp2c9 and vkorc1 are one-hot encoded with the first
     level dropped, and the target is the standardised dose. The split is random with a fixed seed.
-    It is not the original split, which needs torch's generator.
+    The original split needs torch's generator and is different.
     """
     columns = [name for name in sorted(patients.columns) if name != "dose"]
     blocks: list[Matrix] = []

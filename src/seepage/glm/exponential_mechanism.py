@@ -42,8 +42,8 @@ class ExponentialMechanism:
     X, y
         The records and their numeric labels, as the family defines them.
     sharpness
-        ``τ``, the weight of the losses: larger values favour the best candidate and leak more. It
-        corresponds to ``ε/2Δ`` in the usual notation of the exponential mechanism. If every
+        ``τ``, the weight of the losses: larger values favour the best candidate and leak more. This
+        weight corresponds to ``ε/2Δ`` in the usual notation of the exponential mechanism. If every
         possible record has a loss between 0 and Δ, the choice is 2τΔ-differentially private for the
         replacement of one record.
     family

@@ -104,11 +104,11 @@ class Forgotten:
     model
         The model refitted without the records. Publish this model.
     step
-        The model after one Newton step from the old model. It still depends slightly on the
+        The model after one Newton step from the old model. This model still depends slightly on the
         records.
     distance
         A certified bound on the distance between the parameters of ``step`` and the minimiser
-        without the records. It is infinite if no bound exists.
+        without the records. The bound is infinite if none can be certified.
     moved
         A bound on the distance between the old parameters and that minimiser.
     rows
@@ -244,12 +244,12 @@ class CertifiedRemoval:
         """Return the ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
-        parameters. It bounds how well this attacker can distinguish them from parameters trained
-        without the records. The theorem requires a bound on the residual that is valid for every
-        draw of the random term. Therefore, set a limit on the residual in advance, and train again
-        with a new random term once the residual exceeds the limit. Certified removal does not
-        protect against an attacker who also has the old parameters; for that attacker, see
-        :meth:`ObjectivePerturbation.membership`.
+        parameters. The ε bounds how well this attacker can distinguish the new parameters from
+        parameters trained without the records. The theorem requires a bound on the residual that is
+        valid for every draw of the random term. Therefore, set a limit on the residual in advance,
+        and train again with a new random term once the residual exceeds the limit. Certified
+        removal does not protect against an attacker who also has the old parameters; for that
+        attacker, see :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")
         return self.residual / self.sigma * math.sqrt(2 * math.log(1.5 / delta))

@@ -21,12 +21,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.finite_changes import FiniteChanges
 from seepage.core.information import block_norms
-from seepage.core.jacobian import (
-    Attributes,
-    MeasuredRelease,
-    Refits,
-    Unknowns,
-)
+from seepage.core.jacobian import Attributes, MeasuredRelease, Refits, Unknowns
 from seepage.core.leakage import Leakage, LeakageInputs
 from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
@@ -297,19 +292,8 @@ def leakage(
                 f"{name}= applies only to networks; leave it out for {type(model).__name__}, and "
                 "pass the noise on its parameters: noise=sp.Gaussian(sigma)."
             )
-    informed = partial(
-        _to_the_informed,
-        model,
-        X,
-        y,
-        sample_weight=sample_weight,
-        attributes=attributes,
-        on_mismatch=on_mismatch,
-        dtype=dtype,
-        preprocessing=preprocessing,
-        categorical=categorical,
-        person=person,
-    )
+    fixed = (sample_weight, attributes, on_mismatch, dtype, preprocessing, categorical, person)
+    informed = _Question(model, X, y, *fixed).answer
     if attacker is None and release is None and added is not None:
         check_noise_kind(added)
         return informed(added)
@@ -391,84 +375,121 @@ def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: AnswerNoise) -> A
     return replace(noise, queries=A, sizes=sizes)
 
 
-def _to_the_informed(
-    model: Any,
-    X: Any,
-    y: Any,
-    noise: Noise,
-    *,
-    sample_weight: Any,
-    attributes: Mapping[str, Sequence[str | int]] | None,
-    on_mismatch: str,
-    dtype: str | None,
-    preprocessing: str,
-    categorical: Sequence[str],
-    person: Any,
-) -> Leakage[Any]:
-    """Return the leakage to an attacker who knows all other records."""
-    inputs = None
-    if not is_streamed(X):
-        options = {
-            "sample_weight": sample_weight,
-            "attributes": attributes,
-            "preprocessing": preprocessing,
-            "categorical": categorical,
-            "person": person,
-        }
-        inputs = LeakageInputs(model, X, y, options)
-    if preprocessing not in PREPROCESSING:
-        raise InputError(
-            f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
-        )
-    beside: str | None = None
-    if not is_streamed(X) and isinstance(person, str):
-        name = person
-        X, person = identities_in(X, name, model)
-        beside = name if name in (column_names(X) or ()) else None
-    try:
-        opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
-        followed = None
-        if opened.steps:
-            followed = FollowedColumns(X, Chain(opened.steps), categorical, beside=beside)
-    except NoDerivativeError as problem:
-        if not can_rerun(model):
-            raise
-        raw = RawTable(X, categorical, beside=beside)
-        found = _by_reruns(model, raw, y, noise, sample_weight, problem.why)
-        found.attributes = Attributes(found.source, attributes)
-        found.person = None if person is None else Identities(person, found.source)
-        found.inputs = inputs
-        return found
-    if followed is not None:
-        refitted = preprocessing == "refitted"
-        found = _through_steps(
-            model, opened, followed, y, noise, sample_weight, on_mismatch, refitted
-        )
-        found.attributes = Attributes(found.source, attributes)
-    else:
-        source: RowSource
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """What is asked about a linear model: the arguments of :func:`leakage` except the noise."""
+
+    model: Any
+    X: Any
+    y: Any
+    sample_weight: Any
+    attributes: Mapping[str, Sequence[str | int]] | None
+    on_mismatch: str
+    dtype: str | None
+    preprocessing: str
+    categorical: Sequence[str]
+    person: Any
+
+    def answer(self, noise: Noise) -> Leakage[Any]:
+        """Return the leakage to an attacker who knows all other records."""
+        X, person, beside = self.X, self.person, None
+        if self.preprocessing not in PREPROCESSING:
+            raise InputError(
+                f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not "
+                f"{self.preprocessing!r}."
+            )
         if is_streamed(X):
             beside = person if isinstance(person, str) else None
-            source = streamed_source(X, y, sample_weight, dtype, beside)
+            source = streamed_source(X, self.y, self.sample_weight, self.dtype, beside)
+            found = self._of_columns(Unwrapped(self.model), source, noise)
         else:
-            table = read_table(X, dtype=dtype)
-            if dtype == "float32":
-                # Kept in float64 where rounding would change the numbers, so that columns can be
-                # shifted near zero before rounding
-                exact, xp = read_table(X, check=False), array_namespace(table.values)
-                same = xp.astype(table.values, xp.float64) == exact.values
-                table = table if bool(xp.all(same)) else exact
-            source = MemorySource(table, y, sample_weight)
-        release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
-        every = Attributes(source, attributes)
-        found = Leakage(release, source, (noise,), every, opened.notes, held=opened.held)
-        if opened.held and can_rerun(model):
+            if isinstance(person, str):
+                X, person = identities_in(X, self.person, self.model)
+                beside = self.person if self.person in (column_names(X) or ()) else None
+            found = self._of_table(X, beside, noise)
+            names = ("sample_weight", "attributes", "preprocessing", "categorical", "person")
+            options = {name: getattr(self, name) for name in names}
+            found.inputs = LeakageInputs(self.model, self.X, self.y, options)
+        found.attributes = Attributes(found.source, self.attributes)
+        found.person = None if person is None else Identities(person, found.source)
+        return found
+
+    def _of_table(self, X: Any, beside: str | None, noise: Noise) -> Leakage[Any]:
+        """Return the leakage about a table in memory; ``beside`` names the column of people."""
+        try:
+            opened, followed = unwrap(self.model, X), None
+            if opened.steps:
+                chain = Chain(opened.steps)
+                followed = FollowedColumns(X, chain, self.categorical, beside=beside)
+        except NoDerivativeError as problem:
+            if not can_rerun(self.model):
+                raise
+            return self._by_reruns(RawTable(X, self.categorical, beside=beside), noise, problem.why)
+        if followed is not None:
+            return self._through_steps(opened, followed, noise)
+        table = read_table(X, dtype=self.dtype)
+        if self.dtype == "float32":
+            # Kept in float64 where rounding would change the numbers, so that columns can be
+            # shifted near zero before rounding
+            exact, xp = read_table(X, check=False), array_namespace(table.values)
+            same = xp.astype(table.values, xp.float64) == exact.values
+            table = table if bool(xp.all(same)) else exact
+        source = MemorySource(table, self.y, self.sample_weight)
+        found = self._of_columns(opened, source, noise)
+        if opened.held and can_rerun(self.model):
             raw = RawTable(X, quantities=source.names)
-            found.procedure = _procedure(model, raw, y, sample_weight, noise, opened.held)
-    if person is not None:
-        found.person = Identities(person, found.source)
-    found.inputs = inputs
-    return found
+            found.procedure = self._procedure(raw, self.y, noise, opened.held)
+        return found
+
+    def _of_columns(self, opened: Unwrapped, source: RowSource, noise: Noise) -> Leakage[Any]:
+        """Return the leakage about the model's own columns."""
+        single = self.dtype == "float32"
+        release = release_of(opened.model, source, noise, self.on_mismatch, single=single)
+        every = Attributes(source)
+        return Leakage(release, source, (noise,), every, opened.notes, held=opened.held)
+
+    def _by_reruns(self, raw: RawTable, noise: Noise, why: str) -> Leakage[Any]:
+        """Return the leakage of a non-differentiable procedure, measured by refits."""
+        table = raw.table()
+        source = MemorySource(table, self.y, self.sample_weight)
+        source.attributes = raw.attributes(table.names)
+        held = learnt_words(self.model)
+        procedure = self._procedure(raw, self.y, noise, held)
+        size, values = len(procedure.here.parameters), np.asarray(table.values)
+        release = RerunRelease(UnknownJacobian(values, procedure.target, size, why))
+        every = Attributes(source)
+        return Leakage(release, source, (noise,), every, held=held, procedure=procedure)
+
+    def _through_steps(
+        self, opened: Unwrapped, followed: FollowedColumns, noise: Noise
+    ) -> Leakage[Any]:
+        """Return the leakage about the raw columns, through the preprocessing before the model."""
+        y, refitted = self.y, self.preprocessing == "refitted"
+        if y is None and getattr(opened.model, "model", None) is not None:
+            y = opened.model.model.endog  # the formula took it from the data frame
+        inner = MemorySource(read_table(followed.features), y, self.sample_weight)
+        release = release_of(opened.model, inner, noise, self.on_mismatch)
+        raw = followed.table()
+        jacobian = RawJacobian(release.template, followed, raw.values, refitted)
+        source = MemorySource(raw, y, self.sample_weight)
+        source.attributes = followed.attributes(raw.names)
+        learnt = joined(opened.held, followed.steps.held)
+        held, notes = learnt, opened.notes
+        if refitted and followed.steps.held:
+            held, notes = joined(opened.held, followed.steps.choices), (*notes, REFITTED)
+        procedure = None
+        if learnt and can_rerun(self.model):
+            procedure = self._procedure(followed, y, noise, learnt)
+        whole = RawRelease(release, jacobian, refitted, (noise,))
+        every = Attributes(source)
+        return Leakage(whole, source, (noise,), every, notes, held=held, procedure=procedure)
+
+    def _procedure(
+        self, raw: RawTable, y: Any, noise: Noise, learnt: tuple[str, ...]
+    ) -> WholeProcedure:
+        """Return the training procedure, rerun for the questions that need refits."""
+        polish = partial(_polished, noise=noise)
+        return WholeProcedure(self.model, raw, y, self.sample_weight, noise, learnt, polish)
 
 
 def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
@@ -499,65 +520,12 @@ def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
     return frame.drop(name).to_native(), column
 
 
-def _by_reruns(
-    model: Any, raw: RawTable, y: Any, noise: Noise, sample_weight: Any, why: str
-) -> Leakage[Any]:
-    """Return the leakage of a non-differentiable procedure, measured by refits."""
-    table = raw.table()
-    source = MemorySource(table, y, sample_weight)
-    source.attributes = raw.attributes(table.names)
-    held = learnt_words(model)
-    procedure = _procedure(model, raw, y, sample_weight, noise, held)
-    size = len(procedure.here.parameters)
-    release = RerunRelease(UnknownJacobian(np.asarray(table.values), procedure.target, size, why))
-    every = Attributes(source)
-    return Leakage(release, source, (noise,), every, held=held, procedure=procedure)
-
-
-def _procedure(
-    model: Any, raw: RawTable, y: Any, weight: Any, noise: Noise, learnt: tuple[str, ...]
-) -> WholeProcedure:
-    polish = partial(_polished, noise=noise)
-    return WholeProcedure(model, raw, y, weight, noise, learnt, polish)
-
-
 def _polished(
     model: Any, features: np.ndarray, y: np.ndarray, weight: np.ndarray | None, noise: Noise
 ) -> FittedGLM:
     """Return a copy of a fitted model, moved to the minimiser of its objective."""
     source = MemorySource(read_table(features), y, weight)
     return release_of(model, source, noise, "warn").fit
-
-
-def _through_steps(
-    model: Any,
-    opened: Unwrapped,
-    followed: FollowedColumns,
-    y: Any,
-    noise: Noise,
-    sample_weight: Any,
-    on_mismatch: str,
-    refitted: bool,
-) -> Leakage[Any]:
-    """Return the leakage about the raw columns, through the preprocessing before the model."""
-    if y is None and getattr(opened.model, "model", None) is not None:
-        y = opened.model.model.endog  # the formula took it from the data frame
-    inner = MemorySource(read_table(followed.features), y, sample_weight)
-    release = release_of(opened.model, inner, noise, on_mismatch)
-    raw = followed.table()
-    jacobian = RawJacobian(release.template, followed, raw.values, refitted)
-    source = MemorySource(raw, y, sample_weight)
-    source.attributes = followed.attributes(raw.names)
-    learnt = joined(opened.held, followed.steps.held)
-    held, notes = learnt, opened.notes
-    if refitted and followed.steps.held:
-        held, notes = joined(opened.held, followed.steps.choices), (*notes, REFITTED)
-    procedure = None
-    if learnt and can_rerun(model):
-        procedure = _procedure(model, followed, y, sample_weight, noise, learnt)
-    whole = RawRelease(release, jacobian, refitted, (noise,))
-    every = Attributes(source)
-    return Leakage(whole, source, (noise,), every, notes, held=held, procedure=procedure)
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ class Family:
     mean
         The prediction ``E[y | m]``, elementwise.
     problem_with
-        A function that checks the labels. It returns ``None``, or a clause that explains why the
-        labels are not valid for this family.
+        A function that checks the labels. The function returns ``None``, or a clause that explains
+        why the labels are not valid for this family.
     probe
         Margins and labels at which the derivatives are checked on registration.
     curvature_slope, curvature_label_slope, label_curvature

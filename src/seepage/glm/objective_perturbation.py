@@ -60,7 +60,7 @@ class ObjectivePerturbation:
         A fitted model with an L2 penalty and the data, as for :func:`seepage.leakage`.
     noise
         The noise added to the gradient of the objective, which is a sum over the records, not a
-        mean. It must be a :class:`Gaussian` with a single standard deviation.
+        mean. The noise must be a :class:`Gaussian` with a single standard deviation.
     draws
         The number of releases drawn for the averages.
     seed
@@ -134,8 +134,8 @@ class ObjectivePerturbation:
         Parameters
         ----------
         released
-            The parameters that :meth:`draw` returned for the first training. They determine the
-            random term.
+            The parameters that :meth:`draw` returned for the first training. These parameters
+            determine the random term.
         rows
             The positions of all records removed so far, including those to remove now.
         current

@@ -34,6 +34,7 @@ from seepage.core.noise import Noise
 from seepage.core.result import CLASS_WEIGHTS, PENALTY, SETTINGS, joined
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import best_of, kind_of, unwrap
+from seepage.glm.changes.changed_records import RefittedMoves
 from seepage.glm.changes.local_model import Whitening
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical
@@ -117,8 +118,8 @@ class WholeProcedure(Reruns):
         if not same or np.max(np.abs(run.coef - given), initial=0.0) > _SAME_FIT * size:
             raise InputError(
                 f"After a refit on the same records, this {type(self.estimator).__name__} has "
-                "different coefficients. Either it uses randomness (set random_state, or cv "
-                "without shuffle), or it was fitted with different data, weights or settings. "
+                "different coefficients. Either the fit uses randomness (set random_state, or cv "
+                "without shuffle), or the data, weights or settings of the fit were different. "
                 "Refits then do not show the effect of a record. Alternatively, refit='model' "
                 "refits only the coefficients, if the steps before the model allow it."
             )
@@ -237,13 +238,10 @@ class WholeProcedure(Reruns):
         """Whiten the parameter shifts, (m, K, P); a shift that contains NaN counts as infinite."""
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
-        gram = seen @ np.swapaxes(seen, 1, 2)
-        diagonal = np.arange(gram.shape[1])
-        gram[:, diagonal, diagonal] += np.where(lost, np.inf, 0.0)
         # Each end of a move is a minimiser up to rounding.
         size = np.linalg.norm(seen, axis=2)
         rounding = 1e-9 * size + 1e-14 * float(np.linalg.norm(self.whiten(self.here.parameters)))
-        return Moves(gram, np.where(size > 0, rounding, 0.0))
+        return RefittedMoves(seen, np.where(size > 0, rounding, 0.0), lost).moves()
 
     def _released(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         here = self.here
@@ -431,6 +429,6 @@ class UnknownJacobian(ReleaseJacobian):
     def refusal(self) -> InputError:
         """Return an error that explains why there is no derivative, and suggests an alternative."""
         return InputError(
-            f"{self.why} So η and everything derived from it are undefined; use "
+            f"{self.why} Therefore η, and everything derived from η, is undefined; use "
             "leak.membership() and leak.guess(column), which refit the whole procedure."
         )

@@ -225,7 +225,7 @@ def _row_targets(target: Any, table: Table) -> np.ndarray:
     wanted = as_numpy(target)
     if wanted.ndim == 0 or wanted.dtype.kind not in "biuf":
         raise InputError(
-            "target must contain one number per row, its relative target leakage; to pass a "
+            "target must contain one number per row: the row's relative target leakage. To pass a "
             "mapping from groups to numbers, also pass by=."
         )
     check_length(wanted, table, "target")
@@ -474,7 +474,7 @@ def reweight(
     Parameters
     ----------
     model
-        A model from :mod:`seepage.glm`. It does not have to be fitted, and is not changed.
+        A model from :mod:`seepage.glm`. The model need not be fitted, and is not changed.
     X, y
         The data, in any form that :func:`seepage.leakage` accepts.
     rounds

@@ -15,11 +15,13 @@ from seepage.layers.federated.client_identity import same_client
 from seepage.layers.federated.gradients import JOINED, METRICS, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
 from seepage.layers.inputs_and_targets import check_labels, read_pair
+from seepage.layers.measures.classifiers import find_classifier
+from seepage.layers.measures.client_scores import areas
 from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.measures.per_layer import PerLayer, Span, draw_layers
 from seepage.layers.measures.property_batches import property_batches
 from seepage.layers.measures.sensitivity import sensitivity
-from seepage.layers.measures.v_information import v_information
+from seepage.layers.measures.v_information import PropertyTask, v_information
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, rows_of
@@ -40,14 +42,20 @@ _NEED_RECORDS = {
 
 @dataclass(frozen=True)
 class LayerRemedy:
-    """The V-information of a whole update under a remedy."""
+    """The V-information that an update has under a remedy.
+
+    It is the largest of the whole update's and of those of the layers to protect: a family may
+    infer less from all numbers of an update than from the few that reveal the property.
+    """
 
     name: str  # the remedy
-    # The V-information of the whole update about the property, and its 95 % interval
+    # The largest V-information of any part about the property, and its 95 % interval
     value: float
     low: float
     high: float
-    p_value: float  # of the test that nothing is left
+    p_value: float  # of the test that no part reveals the property, adjusted for their number
+    layer: str = JOINED  # the part that reveals most: a layer, or "all layers"
+    auc: float = 0.5  # of property inference from that part, by an attacker who knows other clients
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +76,8 @@ class LayerAudit(ResultTable):
         remedies show how much the update leaks without the named layers;
         :func:`seepage.attacks.compare_remedies` shows the effect over a whole training run.
     remedies
-        The V-information of the whole update, unchanged and after each remedy.
+        The V-information of the update, unchanged and after each remedy: the largest of the whole
+        update's and of those of the layers to protect.
     mix
         How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` for recorded
         updates.
@@ -122,9 +131,14 @@ class LayerAudit(ResultTable):
             mark = "protect" if name in self.protect else ""
             p_value = f"{information.columns['p_value'][k]:.3f}"
             lines.append([name, *own, str(information.span(name)), p_value, mark])
-        left = [(r.name, str(Span(r.value, r.low, r.high))) for r in self.remedies]
+        left = [
+            (r.name, str(Span(r.value, r.low, r.high)), "" if r.layer == JOINED else r.layer)
+            for r in self.remedies
+        ]
         refused = [f"Not measured: {name}, {reason}." for name, reason in self.refused.items()]
-        heading = f"Leakage of a whole update ({information.unit}):"
+        heading = (
+            f"Leakage of a whole update, or of the layer that reveals more ({information.unit}):"
+        )
         text = [text_table(lines, heads), "", heading, text_table(left, indent=2), ""]
         return "\n".join([*text, *self.notes, *refused, NOTICE])
 
@@ -303,25 +317,36 @@ def _tried(
     sent = recorded.with_metrics()
     information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
+    classifier = find_classifier(options["family"], options["seed"])
+    task = PropertyTask.read(
+        property, options["groups"], len(recorded), options["folds"], options["seed"]
+    )
 
-    def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
-        joined = gradients.with_metrics()[JOINED]
-        information = v_information(joined, property, **options, width=1 << 30)
-        return LayerRemedy(
-            name, *information.span(*information.layers), float(information.columns["p_value"][0])
-        )
+    def left(name: str, gradients: LayerGradients) -> LayerRemedy:
+        seen = gradients.with_metrics()
+        parts = {JOINED: v_information(seen[JOINED], property, **options, width=1 << 30)}
+        for layer in protect if len(seen.layers) > 1 else ():
+            if layer in seen.layers and np.array_equal(seen[layer], sent[layer]):
+                parts[layer] = information.select([information.layers.index(layer)])
+            elif layer in seen.layers:
+                parts[layer] = v_information(seen[layer], property, **options, width=1 << 30)
+        most = max(parts, key=lambda part: float(parts[part].values[0]))
+        p_value = min(float(found.columns["p_value"][0]) for found in parts.values())
+        span = parts[most].span(*parts[most].layers)
+        auc = float(areas(task.held_out(classifier, seen[most]), task.labels[None])[0])
+        return LayerRemedy(name, *span, min(1.0, len(parts) * p_value), most, auc)
 
     norm = float(np.median(recorded.parameter_norms()))
     drops, notes = _drops(protect, recorded.layers)
     beside = [*recorded.beside, *([METRICS] if recorded.metrics else [])]
     if beside:
         notes.append(
-            "Clipping and noise were tested only on the trained parameters; other values sent are "
-            f"unchanged: {listed(beside)}."
+            "Clipping and noise were tested only on the trained parameters; other values that "
+            f"were sent are unchanged: {listed(beside)}."
         )
     remedies = [
-        whole("as it is", recorded),
-        *(whole(f"without {', '.join(drop)}", recorded.without(*drop)) for drop in drops),
+        left("as it is", recorded),
+        *(left(f"without {', '.join(drop)}", recorded.without(*drop)) for drop in drops),
     ]
     if norm == 0:
         notes.append(
@@ -332,7 +357,7 @@ def _tried(
     else:
         clipped, name = recorded.clipped(norm), f"clipped to {norm:.3g}"
         noisy = clipped.noised(noise * norm, seed=options["seed"])
-        remedies += [whole(name, clipped), whole(f"{name}, noise {noise:g} × that", noisy)]
+        remedies += [left(name, clipped), left(f"{name}, noise {noise:g} × that", noisy)]
         notes += _guarantee(noise, most)
     return LayerAudit(
         None, information, protect, tuple(remedies), "recorded", tuple(notes), _NEED_RECORDS
@@ -354,7 +379,8 @@ def _guarantee(noise: float, updates: int) -> list[str]:
     return [
         f"With this clip and noise, the trained parameters in {counted(updates, 'update')} of a "
         f"client satisfy ({epsilon:.3g}, {delta:g})-differential privacy (client-level, add or "
-        "remove; by dp_accounting). This requires a clip that is chosen without the data."
+        "remove; by dp_accounting). This guarantee requires a clip that is chosen without the "
+        "data."
     ]
 
 

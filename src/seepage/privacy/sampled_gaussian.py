@@ -70,8 +70,8 @@ class SampledGaussianDP(PrivacyStatement):
         "Every record takes part in a step independently (Poisson sampling), and the batches "
         "remain secret.",
         "The sample rate, the number of steps and the divisor of the sums were fixed before the "
-        "data were seen. If they depend on the number of records, the guarantee is only for "
-        "replacing a record.",
+        "data were seen. If these settings depend on the number of records, the guarantee is only "
+        "for replacing a record.",
         "Only the noisy gradients of the steps, or results computed from them, are released.",
     )
     guarantee: bool = True

@@ -69,11 +69,11 @@ class TradeOff(ResultTable):
     def replaced(self) -> float:
         """Return the largest difference between true and false positive rates for a replacement.
 
-        Replacing a record means removing it and adding another record. Both data sets are compared
-        with the data set without either record: a test that is positive there with probability α
-        has ``P(S) ≤ δ(ε) + e^ε α``. Applied twice, this inequality bounds the difference by ``min_ε
-        2δ(ε) + e^ε − 1``. For Gaussian noise, the bound is ``2Φ(μ) − 1``, because the distance
-        doubles.
+        Replacing a record means removing it and adding another record. The data sets before and
+        after the replacement are compared with the data set without either record: a test that is
+        positive there with probability α has ``P(S) ≤ δ(ε) + e^ε α``. Applied twice, this
+        inequality bounds the difference by ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise, the bound
+        is ``2Φ(μ) − 1``, because the distance doubles.
         """
         from scipy.optimize import minimize_scalar
 

@@ -142,7 +142,7 @@ def test_a_refit_that_does_not_exist_is_refused():
     attribute = sp.attacks.NominalAttribute.from_table(X, [1, 2], "level")
     y = X @ np.ones(5) + table(51, 30, 1)[:, 0]
     linear = WhiteBox(attribute, sp.glm.LinearRegression())
-    with pytest.raises(sp.InputError, match="in row 4 the columns are linearly dependent"):
+    with pytest.raises(sp.InputError, match="in row 4, the refit is not unique"):
         linear.fit(X, y).attack(X, y, sp.glm.LinearRegression().fit(X, y))
     others = np.delete(np.arange(30), 4)
     linear.fit(X, y, rows=others)

@@ -179,7 +179,7 @@ def test_a_loop_of_opacus_without_its_noise_is_caught():
     [
         (
             lambda X, y: (trainer(sample_rate=None, expected_batch=None, batch_size=40), X, y),
-            "does not guarantee",
+            "fixed batch_size does not provide",
         ),
         (lambda X, y: (trainer(checkpoint="x.safetensors"), X, y), "leave out the checkpoint"),
         (lambda X, y: (trainer(), X.long(), y), "pass your own"),

@@ -217,6 +217,29 @@ def test_every_token_and_its_place(seed):
     assert float(found.distances[0, :-1].max()) < 1e-4 < float(found.distances[0, -1])
 
 
+def test_a_text_is_found_without_the_gradient_of_the_embedding():
+    torch.manual_seed(0)
+    net, ids = Transformer(), torch.randint(0, 60, (1, 8))
+    some = dict(text_release(net, ids).gradients)
+    del some["tokens.weight"], some["places.weight"]
+    seen = sp.attacks.GradientReleases(some)
+    found = sp.attacks.recover_tokens(net, seen, embedding="tokens", layer="qkv", length=8)
+    assert found.sequences[0, :-1].tolist() == ids[0, :-1].tolist()
+    assert found.present[0].tolist() == sorted(set(ids[0, :-1].tolist()))
+    # Eight texts span all inputs, so that nothing excludes any token.
+    del some["qkv.weight"]
+    many = dict(text_release(net, torch.randint(0, 60, (8, 6))).gradients)
+    del many["tokens.weight"]
+    seen = sp.attacks.GradientReleases(many, 8)
+    found = sp.attacks.recover_tokens(net, seen, embedding="tokens", layer="qkv", length=6)
+    assert found.present[0].tolist() == list(range(60))
+    assert (found.sequences == -1).all()
+    with pytest.raises(sp.InputError, match=r"no gradient of 'qkv\.weight'"):
+        sp.attacks.recover_tokens(
+            net, sp.attacks.GradientReleases(some), embedding="tokens", layer="qkv", length=8
+        )
+
+
 def test_three_texts_at_once_leave_three_tokens_at_a_place():
     torch.manual_seed(0)
     net, ids = Transformer(), torch.randint(0, 60, (3, 6))

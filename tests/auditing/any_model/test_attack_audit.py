@@ -69,7 +69,7 @@ def test_what_does_not_apply_is_counted_and_says_why() -> None:
         network = MLPClassifier((4,), max_iter=2, random_state=0).fit(X, Y)
     smooth = {risk.name: risk for risk in examine(network, X, Y).risks}["answers shared by few"]
     assert (smooth.found, smooth.value) == (None, 1.0)  # a number, but no finding
-    assert "With so many, few records share one" in smooth.reason
+    assert "so many different predictions, few records share one" in smooth.reason
     assert numbers_learnt(network, X) == 3 * 4 + 4 + 4 * 1 + 1
     assert by_name(network)["degrees of freedom"] == (False, 0)
 

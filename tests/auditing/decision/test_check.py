@@ -164,8 +164,8 @@ def test_what_changes_while_it_is_audited_gets_no_check(folder, monkeypatch):
     ("name", "words"),
     [
         ("check.txt", "--check must name a .json file"),
-        ("people.json", "would replace or be inside"),
-        ("seepage-audit/check.json", "would replace or be inside"),
+        ("people.json", "would overwrite or lie inside"),
+        ("seepage-audit/check.json", "would overwrite or lie inside"),
         ("mine.json", "was not written by --check and is not replaced"),
         ("notes.json", "or the sheet next to it"),
     ],

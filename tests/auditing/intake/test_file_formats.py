@@ -140,7 +140,7 @@ WINDOWS = (
 )
 DOUBT = (
     "In 'x', a decimal point that always precedes three digits was read as the decimal mark, since "
-    "{}. If it separates thousands, use --thousands '.'."
+    "{}. If the mark separates thousands, use --thousands '.'."
 )
 
 CASES = [

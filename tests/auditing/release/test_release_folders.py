@@ -332,7 +332,7 @@ def test_a_count_is_not_called_a_wrong_prediction(made, monkeypatch):
     best = min(np.mean(np.abs(c - y) > unit) for c in np.arange(0, 20, 0.5))
     assert values[f"{name}, for a constant prediction"] == pytest.approx(best, abs=0.03)
     assert not any("wrong" in item.name for item in found.release.items)
-    card = AuditReport(found.audit).card()
+    card = AuditReport(found.audit).texts()["model-card.md"]
     assert "The model's root mean squared error (predictions capped at the largest" in card
 
 

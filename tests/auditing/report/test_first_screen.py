@@ -104,7 +104,7 @@ def test_a_limit_of_the_callers_is_the_edge_of_a_bar():
 
 
 def test_who_is_disclosed_is_certain_with_any_noise():
-    row = audited().records.row_at(40)
+    row = int(audited().records.row[40])
     risks = replace(audited().risks, disclosed=(row,))
     screen = show_audit(replace(audited(), risks=risks))
     plain = show_audit(audited())

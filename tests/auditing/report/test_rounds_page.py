@@ -73,7 +73,7 @@ def test_advice_fits_what_was_found(report):
     assert (first.layers, first.remedy) == (("bn1.buffers",), "without bn1.buffers")
     tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
     assert first.left == tried[first.remedy] < first.whole == report.audit.layers.remedies[0].value
-    assert "Without “bn1.buffers”, a whole update leaks" in told[first.name]
+    assert "Without “bn1.buffers”, an update leaks" in told[first.name]
     assert any("only on the trained parameters" in note for note in report.audit.layers.notes)
     over = report.audit.over_rounds
     both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])
@@ -96,7 +96,7 @@ def test_bare_numbers_are_named_by_their_kind():
     assert "Layer 2 leaks most" in words
     assert f"The furthest of 10 clients is client {NODES[3]}: in layer 2, " in words
     assert "“2”" not in words
-    assert "shows in layer 2 at the 5 % level" in str(found.audit)
+    assert "revealed by layer 2 at the 5 % level" in str(found.audit)
     assert several(["fc", 7], kind="layer") == "“fc” and layer 7"
 
 
@@ -109,7 +109,7 @@ def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
         assert "certain" not in words
     drawn = " ".join(figure.alternative for figure in figures)
     assert "significant at the 5 % level in 1 layer" in drawn
-    assert drawn.endswith("not tested.")
+    assert drawn.endswith("no client was tested.")
     assert ">stands out<" not in page  # no badge without a test
     assert '<span class="badge strong">' not in page  # no green for what was not shown
     for text in (page, drawn):
@@ -272,6 +272,14 @@ def test_a_large_estimate_that_is_not_significant_does_not_lead(report):
         in words
     )
     assert "leaks most" not in words
+
+
+def test_the_table_of_remedies_begins_with_the_number_of_the_card(report):
+    screen = show_recording(report.audit, "glasses", limited=False)
+    first = screen.remedies.lines[0].protection
+    assert first[0] == "yes"
+    assert f"{first[1].split()[0]} bits" == screen.cards[0].value
+    assert first[2] == "1.000"
 
 
 def test_a_remedy_whose_test_finds_nothing_is_not_called_safe(report):

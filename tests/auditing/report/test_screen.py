@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from seepage.auditing.demo import measure
 from seepage.auditing.findings import Audit, UsefulnessFinding
-from seepage.auditing.gates import find_gates
+from seepage.auditing.gates import held_to
 from seepage.auditing.questions import GROUP_OF, Limits, Question
 from seepage.auditing.report.audit_report import AuditReport, tell_briefly
 from seepage.auditing.report.words import number, percent
@@ -106,7 +106,7 @@ def test_everything_at_once_still_fits(demo: Audit, show) -> None:
         max_eta=0.1, min_mse=2, max_group_ratio=1, max_membership=0.51, max_guess_gain=0.01,
         max_guess_tpr=0.02,
     )  # fmt: skip
-    full = replace(demo, gates=find_gates(limits, demo), source="x" * 90, target="y" * 90)
+    full = replace(demo, gates=held_to(limits, demo).gates, source="x" * 90, target="y" * 90)
     lines = show(full)
     assert fits(lines), lines
     over = [line for line in lines if line.startswith("OVER --max-eta 0.1: measured 16.3; σ = ")]

@@ -17,7 +17,7 @@ from jinja2 import UndefinedError
 
 import seepage as sp
 from coarse import point_above
-from seepage.auditing.report import audit_report, rendering
+from seepage.auditing.report import audit_report, rendering, to_json
 from seepage.auditing.report import figures as drawing
 from seepage.auditing.report.audit_report import AuditReport, record_table
 from seepage.errors import InputError
@@ -161,7 +161,7 @@ def test_summary_holds_the_numbers(written):
 
 def test_summary_names_no_values():
     audit = make_audit(values={"age": ["8128"] * 569})
-    assert "8128" not in AuditReport(audit).to_json()
+    assert "8128" not in to_json(audit)
 
 
 def test_the_card_names_no_record_and_no_value():
@@ -172,7 +172,7 @@ def test_the_card_names_no_record_and_no_value():
         row_index=audit.row_index + 770_000,
         attributes=tuple(replace(a, easiest_row=770_017) for a in audit.attributes),
     )
-    card = AuditReport(audit).card()
+    card = AuditReport(audit).texts()["model-card.md"]
     assert "7700" not in card
     assert "8128" not in card
     assert "--max-eta 0.5: not met" in card
@@ -181,7 +181,7 @@ def test_the_card_names_no_record_and_no_value():
 
 def test_the_card_tells_figures_in_coarse_bands_and_names_no_small_group():
     audit = make_audit()
-    card = AuditReport(audit).card()
+    card = AuditReport(audit).texts()["model-card.md"]
     assert f"η of a record is at most {point_above(audit.eta.max()):g};" in card
     assert f"at most {point_above(np.median(audit.eta)):g}." in card
     assert "fitted to 500 records or more" in card
@@ -189,22 +189,22 @@ def test_the_card_tells_figures_in_coarse_bands_and_names_no_small_group():
     grouping = audit.groupings[0]
     small = replace(grouping.groups[0], label="only-two", count=2, mean_eta=1e6)
     audit = make_audit(groupings=(replace(grouping, groups=(*grouping.groups, small)),))
-    assert "only-two" not in AuditReport(audit).card()
+    assert "only-two" not in AuditReport(audit).texts()["model-card.md"]
     alone = replace(grouping, groups=(small, grouping.groups[0]))
-    assert "**Groups.**" not in AuditReport(make_audit(groupings=(alone,))).card()
-    assert "**Usefulness.**" not in AuditReport(make_audit(sigma=1e9)).card()  # beyond the curve
-    assert "| column |" not in AuditReport(make_audit(attributes=())).card()
+    assert "**Groups.**" not in AuditReport(make_audit(groupings=(alone,))).texts()["model-card.md"]
+    assert "**Usefulness.**" not in AuditReport(make_audit(sigma=1e9)).texts()["model-card.md"]
+    assert "| column |" not in AuditReport(make_audit(attributes=())).texts()["model-card.md"]
 
 
 def test_the_card_escapes_names():
-    card = AuditReport(make_hostile("<img src=x>[a](b)|`c`")).card()
+    card = AuditReport(make_hostile("<img src=x>[a](b)|`c`")).texts()["model-card.md"]
     assert "<img" not in card
     assert "&lt;img src=x&gt;\\[a\\](b)\\|\\`c\\`" in card
 
 
 @pytest.mark.parametrize("name", ["www.evil.example/x", "http://evil.example", "a@evil.example"])
 def test_no_name_becomes_a_link_in_the_card(name):
-    card = AuditReport(make_hostile(name)).card()
+    card = AuditReport(make_hostile(name)).texts()["model-card.md"]
     assert "evil" in card
     assert not re.search(r"www\.|(?<!\\)://|\w@|evil\.example", card)
 

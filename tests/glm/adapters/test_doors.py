@@ -147,7 +147,7 @@ def test_other_ways_to_fit_agree_with_refits(name):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_searches_are_their_best_model(name):
     leak = check_cells(name, "frozen")
-    assert any("looking at the data" in text for text in leak.assumptions())
+    assert any("A search on the data" in text for text in leak.assumptions())
     assert leak.records().assumptions == leak.assumptions()
     assert "settings" in leak.records().held
 

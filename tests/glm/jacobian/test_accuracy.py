@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import seepage as sp
-from seepage.core.information import block_norm
+from seepage.core.information import block_norms
 from seepage.core.jacobian import Unknowns
 
 MODELS = {
@@ -51,7 +51,7 @@ def test_a_block_of_one_record_is_as_exact_as_the_record(family, unknowns) -> No
     for seed in range(4):
         jacobian = leakage(family, 3.0, seed).jacobian
         one = np.array([7])
-        squared = block_norm(jacobian, unknowns, one)
+        (squared,) = block_norms(jacobian, unknowns, [one])
         stated = jacobian.accuracy.block(squared, unknowns, one)
         of_rows = jacobian.accuracy.rows(jacobian.row_norms(unknowns), unknowns)
         assert stated <= np.max(of_rows) + 1e-15

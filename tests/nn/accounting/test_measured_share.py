@@ -68,7 +68,7 @@ def test_a_resumed_share_is_the_same() -> None:
 
 
 def test_unsuitable_settings_are_refused() -> None:
-    with pytest.raises(sp.InputError, match="positive whole number"):
+    with pytest.raises(sp.InputError, match="measure_every must be at least 1 and a whole number"):
         accountant(0)
     with pytest.raises(sp.InputError, match="leave out measure_every"):
         accountant(2, sketch=2)

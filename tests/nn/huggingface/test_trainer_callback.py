@@ -45,7 +45,7 @@ def test_the_callback_measures_as_training_goes_on(tmp_path: Path) -> None:
         leak = sp.nn.leakage(one, batch, **HOW).records("dfil", probes=8)
         np.testing.assert_allclose(callback.history_[step], leak, rtol=1e-5)
     assert callback.table("pandas")["worst"][0] == pytest.approx(np.max(callback.history_[0]))
-    with pytest.raises(sp.InputError, match="positive number of steps"):
+    with pytest.raises(sp.InputError, match="every must be at least 1 and a whole number"):
         sp.nn.LeakageCallback(batch, every=0, **HOW)
 
 

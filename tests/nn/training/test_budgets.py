@@ -182,7 +182,7 @@ def test_leakage_is_refused_where_records_stop():
         ({"budget": DifferentialPrivacy(1.0, 0.0, "add-or-remove")}, "δ above 0"),
         ({"budget": RenyiDP({2.5: 1.0}, "add-or-remove")}, "one order"),
         ({"budget": RenyiDP({2: 1.0, 3: 2.0}, "add-or-remove")}, "one order"),
-        ({"budget": GAUSSIAN, "batch_size": 20}, "declare sample_rate"),
+        ({"budget": GAUSSIAN, "batch_size": 20}, "Declare sample_rate"),
         ({"budget": GAUSSIAN, "clip": "none"}, "needs clipped gradients"),
         ({"budget": DifferentialPrivacy(1e-4, 1e-9, "add-or-remove")}, "too small"),
     ],

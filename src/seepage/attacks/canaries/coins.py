@@ -19,7 +19,8 @@ from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
 CONDITIONS = (
-    "This is a lower bound: a stronger attack, or more atypical canaries, may show a larger ε.",
+    "The result is a lower bound: a stronger attack, or more atypical canaries, may show a "
+    "larger ε.",
     "The bound applies to adding or removing one canary; the number of guesses was fixed before "
     "the run.",
 )

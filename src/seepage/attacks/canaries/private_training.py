@@ -149,8 +149,8 @@ def audit_private_sgd(
     divisor = trainer.expected_batch
     if divisor is None:
         raise InputError(
-            "Canaries test privacy for adding or removing a record, which a fixed batch_size does "
-            "not guarantee; audit a trainer with sample_rate and expected_batch."
+            "Canaries test a guarantee for adding or removing a record, which a fixed batch_size "
+            "does not provide; audit a trainer with sample_rate and expected_batch."
         )
     if trainer.checkpoint is not None or world_size() > 1:
         raise InputError(

@@ -162,9 +162,9 @@ class GradientInversion:
     Adam on the signs of the gradient (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting
     gradients"). With ``cost="euclidean", optimizer="lbfgs", total_variation=0``, the objective is
     proportional to the ``‖g(x) − t‖²`` of Zhu, Liu and Han (2019, "Deep leakage from gradients").
-    In both, ``t`` is the observed gradient and ``g(x)`` the simulated one, with the same clipping
-    or the same local steps. All releases are attacked at once, each from several starting points,
-    until the mismatch is within the tolerance or the search makes no further progress.
+    In both formulas, ``t`` is the observed gradient and ``g(x)`` the simulated one, with the same
+    clipping or the same local steps. All releases are attacked at once, each from several starting
+    points, until the mismatch is within the tolerance or the search makes no further progress.
 
     Parameters
     ----------

@@ -26,8 +26,8 @@ class GradientReleases:
     """Released gradients, each the mean over one batch, with their clipping and noise.
 
     A release is ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``, with b records, the clipping function
-    ``φ``, its threshold C and the noise multiplier σ. It is the gradient of a single record (b =
-    1), the update of a federated client, or a step of private SGD. You can also construct this
+    ``φ``, its threshold C and the noise multiplier σ. A release is the gradient of a single record
+    (b = 1), the update of a federated client, or a step of private SGD. You can also construct this
     class directly from recorded gradients. With ``training``, the releases are FedAvg updates,
     ``θ_sent − θ_returned``, after local steps that the adversary knows.
 

@@ -28,7 +28,7 @@ class RecoveredTokens:
     Parameters
     ----------
     present
-        The distinct tokens of each release.
+        The distinct tokens of each release; all tokens if nothing excludes any.
     sequences
         The most likely token at every position, (releases, length), or −1 if the span of the
         gradient does not restrict the tokens.
@@ -72,7 +72,8 @@ def recover_tokens(
     releases
         The gradients, by parameter name.
     embedding
-        The name of the token embedding.
+        The name of the token embedding. If its gradient was not released (such as with LoRA), the
+        tokens that are present are those that are candidates for a position.
     layer
         The name of a linear layer whose input at a position depends only on that position's token:
         the projection to queries, keys and values of the first block, or to values only. (In causal
@@ -99,12 +100,12 @@ def recover_tokens(
     table, linear = (_module(own, name) for name in (embedding, layer))
     if not isinstance(table, nn.Embedding):
         raise InputError(f"{embedding!r} is not an embedding layer; name the token embedding.")
+    looked_up = releases.gradients.get(f"{embedding}.weight")
     try:
-        looked_up = releases.gradients[f"{embedding}.weight"]
         slopes = releases.gradients[f"{layer}.weight"]
     except KeyError as error:
         raise InputError(
-            f"The release has no gradient of {error}; name layers whose gradients were released."
+            f"The release has no gradient of {error}; name a layer whose gradient was released."
         ) from None
     if not isinstance(linear, nn.Linear):  # transformers' Conv1D has the inputs first
         slopes = slopes.transpose(1, 2)
@@ -112,17 +113,20 @@ def recover_tokens(
     all_of = int(torch.linalg.matrix_rank(inputs.flatten(0, 1)))  # less than d after LayerNorm
     positions = releases.batch_size * length
     present, candidates, sequences, distances = [], [], [], []
-    for rows, gradient in zip(looked_up, slopes, strict=True):
-        there = _present(rows, releases.noise)
+    every = torch.arange(table.num_embeddings, device=inputs.device)
+    for k, gradient in enumerate(slopes):
+        there = every if looked_up is None else _present(looked_up[k], releases.noise)
         away = _distances(gradient, inputs[there], (positions, all_of), releases.noise)
-        present.append(there)
         if away is None or not len(there):
+            present.append(there)
             candidates.append([there] * length)
             sequences.append(torch.full((length,), -1))
             distances.append(torch.full((length,), torch.nan))
             continue
         nearest = away.min(0)
-        candidates.append([there[column < 1e-3] for column in away.T])
+        near = away < 1e-3
+        present.append(there if looked_up is not None else there[near.any(1)])
+        candidates.append([there[column] for column in near.T])
         sequences.append(there[nearest.indices].cpu())
         distances.append(nearest.values.cpu())
     return RecoveredTokens(present, torch.stack(sequences), torch.stack(distances), candidates)

@@ -115,9 +115,9 @@ class MembershipInferenceResult(SummaryTable):
     def interval(self) -> ConfidenceInterval:
         """The 95 % confidence interval of the AUC, for new records and new models.
 
-        Its variance, on the log-odds scale, is the sum of two parts. The first is the variance over
-        records, which is averaged over the models because they share the records. The second is the
-        variance between models, divided by their number.
+        The variance of the AUC, on the log-odds scale, is the sum of two parts. The first is the
+        variance over records, which is averaged over the models because they share the records. The
+        second is the variance between models, divided by their number.
         """
         areas = self._areas()
         middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))
@@ -189,8 +189,8 @@ class MembershipInferenceResult(SummaryTable):
         """Return the mean increase in each record's score when it is a member, ``(n,)``.
 
         The increase is the record's mean score as a member minus its mean score as a non-member,
-        divided by the standard deviation of all non-members' scores. It is NaN for a record that
-        was always or never a member.
+        divided by the standard deviation of all non-members' scores. The increase is NaN for a
+        record that was always or never a member.
         """
         spread = float(np.nanstd(self.scores[~self.members])) or 1.0
         with warnings.catch_warnings():
@@ -225,8 +225,8 @@ class MembershipInference:
     estimator
         Any classifier (preferably with probabilities) or regressor with ``fit`` and ``predict``; it
         is cloned. Alternatively, a training function ``train(X, y)`` (``train(X)`` if ``y`` is
-        None). It must return a trained model: a torch module, a Hugging Face model or any object
-        with ``predict``. An estimator is not needed if reference models are given.
+        None). The function must return a trained model: a torch module, a Hugging Face model or any
+        object with ``predict``. An estimator is not needed if reference models are given.
     method
         ``"lira"``, ``"rmia"`` or ``"loss"``. With few reference models, RMIA is stronger than LiRA.
         The loss alone (Yeom et al. 2018) needs no reference model and is the weakest.
@@ -416,8 +416,9 @@ class MembershipInference:
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
             raise InputError(
-                "The attack needs reference models trained without a record and, if online, with "
-                "it, but no record has them. Give other reference models, or pass online=False."
+                "For every record, reference models that the attack needs are missing: models "
+                "trained without the record and, if online, models trained with it. Give other "
+                "reference models, or pass online=False."
             )
         return inside
 

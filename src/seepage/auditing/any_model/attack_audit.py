@@ -201,8 +201,8 @@ def _said_of(plan: GuessingPlan) -> str:
     )
     if plan.left_out:
         said += (
-            " Columns that were not guessed, because they are constant or too many: "
-            f"{listed(plan.left_out)}."
+            " Columns that were not guessed, because they are constant or not in the random "
+            f"selection: {listed(plan.left_out)}."
         )
     return said
 

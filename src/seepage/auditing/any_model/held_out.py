@@ -39,8 +39,8 @@ class HeldOutFinding:
         The generalisation gap: held-out error minus training error, with a 95 % interval.
     distance, p_value
         The Kolmogorov–Smirnov distance between the losses of members and non-members, and its
-        P-value. Both are for the attacked model with the smallest P-value, which is multiplied by
-        the number of attacked models (Bonferroni).
+        P-value. The distance and the P-value are for the attacked model with the smallest P-value.
+        The P-value is multiplied by the number of attacked models (Bonferroni).
     models
         The number of fitted models.
     """

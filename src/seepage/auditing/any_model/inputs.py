@@ -129,7 +129,7 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
             problems.append(problem)
     reasons = [first_line(problem) for problem in problems[:2]]
     again = encoded is not None and reasons[1] != reasons[0]
-    beside = f"; with an encoding before it: {reasons[1]}" if again else ""
+    beside = f"; with an encoding step: {reasons[1]}" if again else ""
     raise InputError(
         f"{name} cannot be fitted on these records ({reasons[0]}{beside}). Check that its steps "
         "name columns of X, and that y is its target."

@@ -74,16 +74,16 @@ def check_attack_limits(limits: Limits) -> tuple[str, ...]:
         option = f"--{name.replace('_', '-')}"
         if preset is None or getattr(preset, name, None) != value:
             raise InputError(
-                f"{option} applies only to linear models, because attacks do not measure it; leave "
-                "it out. With --model-kind, use --max-membership and --max-guess-gain, which an "
-                "attack can exceed."
+                f"{option} applies only to linear models, because attacks do not measure it; "
+                "leave it out. With --model-kind, set --max-membership and --max-guess-gain, "
+                "which attacks can test."
             )
         left_out.append(option)
     return tuple(left_out)
 
 
 def hold_to(limits: Limits, audit: AttackAudit) -> AttackAudit:
-    """Return an audit by attack with a gate for every limit that an attack can exceed."""
+    """Return an audit by attack with a gate for every limit that attacks can test."""
     left_out = check_attack_limits(limits)
     stated = ((gate, getattr(limits, name)) for name, gate in _GATES.items())
     gates = tuple(gate(audit, limit) for gate, limit in stated if limit is not None)

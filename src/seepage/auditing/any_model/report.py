@@ -385,10 +385,10 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tell("members", [_found(best, fpr) for fpr in _RATES], of="attack.j2"),
         *(() if not audit.guesses else (_tell_guesses(audit, leaked),)),
         tell("useful", audit.held_out, of="attack.j2"),
-        f"Even without an attack, {risky or 'none'} of {counted(looked, 'structural risk')} "
-        f"{'was' if risky == 1 else 'were'} found{names}.",
-        "This is the result of an attack, not a bound: a stronger attack may reveal more. For "
-        "linear models released with noise, seepage computes an upper limit.",
+        f"Checks without an attack found {risky or 'none'} of "
+        f"{counted(looked, 'structural risk')}{names}.",
+        "Results of attacks are not bounds: a stronger attack may reveal more. For linear models "
+        "released with noise, seepage computes an upper limit.",
     )
     gates = tuple((gate, tell("gate", gate, of="attack.j2")) for gate in audit.gates)
     return Verdict(tone, label, headline, sentences, gates=gates)

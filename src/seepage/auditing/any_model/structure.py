@@ -1,9 +1,9 @@
 """Structural risks of a fitted model, found without any attack.
 
-The risks follow the checks of output control in safe havens (SACRO). They are few degrees of
-freedom, cells with few records, classes disclosed with certainty, records stored inside the model,
-and needlessly risky settings. Each risk is a number for the model and, if applicable, for every
-record. The limits are output checkers' rules of thumb, not bounds.
+The risks follow the checks of output control in safe havens (SACRO). These checks look for few
+degrees of freedom, cells with few records, classes disclosed with certainty, records stored inside
+the model, and needlessly risky settings. Each risk is a number for the model and, if applicable,
+for every record. The limits are output checkers' rules of thumb, not bounds.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _cells(
     own = len(counts) > records / 2 and answers.dtype.kind == "f"
     reason = (
         f"The model makes {len(counts):,} different predictions for {records:,} records. With so "
-        "many, few records share one, whatever the model has learnt from them."
+        "many different predictions, few records share one, whatever the model has learnt."
         if own
         else ""
     )

@@ -199,8 +199,8 @@ def check_target(path: Path, keep: Iterable[Path]) -> None:
         real, place = other.resolve(), path.resolve()
         if place == real or place.is_relative_to(real) or place.with_suffix(".txt") == real:
             raise InputError(
-                f"--check {shown(path.name)} would replace or be inside {shown(other.name)}; name "
-                "another file."
+                f"--check {shown(path.name)} would overwrite or lie inside {shown(other.name)}; "
+                "name another file."
             )
     if (path.exists() or path.with_suffix(".txt").exists()) and not _is_check(path):
         raise InputError(

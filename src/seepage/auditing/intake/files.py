@@ -545,9 +545,9 @@ class _TextFile:
                 else "other columns use it as the decimal mark"
             )
             self.steps.append(
-                f"In {listed(doubt)}, a {DECIMALS[decimal][:-1]} that always precedes three digits "
-                f"was read as the decimal mark, since {why}. If it separates thousands, use "
-                f"--thousands '{decimal}'."
+                f"In {listed(doubt)}, a {DECIMALS[decimal][:-1]} that always precedes three "
+                f"digits was read as the decimal mark, since {why}. If the mark separates "
+                f"thousands, use --thousands '{decimal}'."
             )
 
 

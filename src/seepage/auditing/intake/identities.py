@@ -110,9 +110,9 @@ def check_identifiers(
         flag = option(name)
         raise InputError(
             f"Column {shown(name)} is named like an identifier and has {many} different values in "
-            f"{filled:,} rows. If it identifies people, use --person {flag}: all rows of a person "
-            f"then count together. If not, leave it out with --drop {flag}, or keep it as a "
-            f"feature with --categorical {flag} or --quantity {flag}."
+            f"{filled:,} rows. If the column identifies people, use --person {flag}: all rows of "
+            f"a person then count together. If not, leave the column out with --drop {flag}, or "
+            f"keep it as a feature with --categorical {flag} or --quantity {flag}."
         )
 
 
@@ -145,10 +145,10 @@ def panel_notices(
         flag = option(name)
         yield (
             f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, like "
-            "an identifier of people with several rows. It counts as a feature, and all results "
-            f"count each row as a different person. If it identifies people, use --person {flag}; "
-            f"if not, drop it with --drop {flag}, or declare its kind with --categorical or "
-            "--quantity."
+            "an identifier of people with several rows. The column counts as a feature, and all "
+            "results count each row as a different person. If the column identifies people, use "
+            f"--person {flag}; if not, drop it with --drop {flag}, or declare its kind with "
+            "--categorical or --quantity."
         )
     if raw is not None and not any(named.values()):
         size, alike = _block_of_rows(raw, features)

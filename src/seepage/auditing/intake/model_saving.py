@@ -53,8 +53,8 @@ def save(model: Any, path: str | Path) -> Path:
     """Write a fitted linear model to a JSON file for the command line, and return the path.
 
     The file contains the coefficients, penalty, classes and names, and the scaling or levels of raw
-    columns. It contains no records and no code. Only its owner can read it, since coefficients
-    without noise are private.
+    columns. The file contains no records and no code. Only the owner can read the file, since
+    coefficients without noise are private.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def _whose(part: Any) -> str:
     if found is not None and found.name in _CODED and found.overrides is not None:
         return f" {found.other_than(part)}."
     alike = type(part).__name__ in _CODED and (found is None or found.name not in _CODED)
-    return " It is not the scikit-learn class of that name." if alike else ""
+    return " This class is not the scikit-learn class of that name." if alike else ""
 
 
 def _levels(encoder: Any, names: list[str]) -> _Columns:

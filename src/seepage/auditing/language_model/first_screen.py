@@ -62,7 +62,7 @@ def show_extraction(
             "held-out records → training records",
             "bad" if own.within else "",
             "" if own.within else "none by this sampler",
-            (f"{TRIES:,} tries, and 10 times a blind guess",),
+            (f"{TRIES:,} tries, each 10 times likelier than a blind guess",),
         ),
     ]
     measured = [*models[:1], *([] if before is None else [before]), *models[1:]]

@@ -12,7 +12,7 @@ from seepage.auditing.release.contents import Item, item_table
 from seepage.auditing.release.noise_vote import interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.report.rendering import render
-from seepage.auditing.report.words import number, one, percent
+from seepage.auditing.report.words import ONE, number, percent
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Usefulness:
         """Return a description of how the error rates are protected."""
         return (
             f"It has Laplace noise of scale {number(self.scale)}. Together, the two rates are "
-            f"ε-differentially private with ε = {self.epsilon:g} (one {one(self.about)} added, "
+            f"ε-differentially private with ε = {self.epsilon:g} (one {ONE[self.about]} added, "
             "removed or replaced), given the model."
         )
 

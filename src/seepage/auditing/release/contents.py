@@ -255,7 +255,7 @@ def _declared(model: Any) -> list[Item]:
         how = "The class names are released."
         items.append(Item("classes", "declared", how, len(classes), [str(c) for c in classes]))
     settings = {key: value for key, value in model.get_params().items() if value is not None}
-    how = "These are the constructor's parameters; a penalty tuned on the data would also leak."
+    how = "The constructor's parameters are released; a penalty tuned on the data would also leak."
     items.append(
         Item("settings", "declared", how, len(settings), {k: str(v) for k, v in settings.items()})
     )
@@ -297,8 +297,8 @@ def load_release(folder: str | Path, *, key: str | Path | None = None) -> Releas
     folder
         The release folder.
     key
-        A PEM file with the public Ed25519 key of the release's author. If it is given, the folder
-        must be signed with that key. Checksums alone detect damage, but not forgery.
+        A PEM file with the public Ed25519 key of the release's author. If a key is given, the
+        folder must be signed with it. Checksums alone detect damage, but not forgery.
     """
     return read_release(Path(folder), key).model
 
@@ -320,9 +320,15 @@ class ReleaseFolder:
             yield "The release is not signed, so a forger could have changed the manifest too."
         else:
             doubt = "" if trusted else " Compare this with the author's key, or pass it with --key."
-            yield f"It is signed with the Ed25519 key whose SHA-256 is {signature.signer}.{doubt}"
+            yield (
+                "The release is signed with the Ed25519 key whose SHA-256 is "
+                f"{signature.signer}.{doubt}"
+            )
         if self.replaces is not None:
-            yield f"It replaces the release whose manifest.json has the SHA-256 {self.replaces}."
+            yield (
+                "This folder replaces the release whose manifest.json has the SHA-256 "
+                f"{self.replaces}."
+            )
 
 
 def read_release(folder: Path, key: str | Path | None = None) -> ReleaseFolder:

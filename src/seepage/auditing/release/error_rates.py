@@ -17,7 +17,7 @@ import numpy as np
 from seepage.auditing.release.card import Usefulness
 from seepage.auditing.release.procedure import Prepared
 from seepage.auditing.release.released_model import ReleasedModel
-from seepage.auditing.report.words import many
+from seepage.auditing.report.words import MANY
 from seepage.core.noise import Laplace
 from seepage.tables.source import distinct
 
@@ -60,7 +60,7 @@ class ErrorRates:
 
     @property
     def _people(self) -> int:
-        return int(self.prepared.figures[f"number of {many(self.prepared.trained.unit)}"])
+        return int(self.prepared.figures[f"number of {MANY[self.prepared.trained.unit]}"])
 
     @property
     def _unit(self) -> float | None:

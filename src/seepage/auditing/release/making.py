@@ -37,7 +37,7 @@ from seepage.auditing.release.ledger import GuessLoss, Recognition
 from seepage.auditing.release.noise_vote import NoiseDraw, interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
-from seepage.auditing.report.words import many, one
+from seepage.auditing.report.words import MANY, ONE
 from seepage.auditing.trained_model import TrainedModel
 from seepage.core.noise import Gaussian
 from seepage.core.release import release
@@ -300,7 +300,7 @@ def _items(
     """Yield all published and withheld items."""
     figures, settings, unit = prepared.figures, prepared.trained.settings, prepared.trained.unit
     noise = (
-        f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no {one(unit)} leaks more "
+        f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no {ONE[unit]} leaks more "
         f"than η = {procedure.target_eta:g} through all of them."
     )
     yield Item("coefficients", "noised", noise, int(np.size(model.coef_)))
@@ -324,30 +324,30 @@ def _items(
         yield Item("scaling", "coarse", how, 2 * (len(scaled) - by_domain))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
     if names:
-        how = f"Only values shared by at least {procedure.least_holders} {many(unit)} are named."
+        how = f"Only values shared by at least {procedure.least_holders} {MANY[unit]} are named."
         yield Item("names of levels", "coarse", how, names)
     yield Item("names of columns", "declared", "As in the table.", len(model.columns))
     if classes := list(figures["classes"]):
-        how = f"Each has at least {procedure.least_holders} {many(unit)}."
+        how = f"Each has at least {procedure.least_holders} {MANY[unit]}."
         yield Item("classes", "coarse", how, len(classes), classes)
     if "unit of the target" in figures:
-        how, protection = "It is a quarter of the width of its domain.", "declared"
+        how, protection = "The unit is a quarter of the width of the target's domain.", "declared"
         if procedure.target not in procedure.domains:
             how, protection = (
-                "It is the standard deviation of a normal distribution with the same central 90 % "
-                "interval, rounded up to 2 or 5 times 10ᵏ.",
+                "The unit is the standard deviation of a normal distribution with the same "
+                "central 90 % interval, rounded up to 2 or 5 times 10ᵏ.",
                 "coarse",
             )
         yield Item("unit of the target", protection, how, 1, figures["unit of the target"])
     how = "Rounded down to 1, 2 or 5 times 10ᵏ."
-    count = f"number of {many(unit)}"
+    count = f"number of {MANY[unit]}"
     yield Item(count, "coarse", how, 1, figures[count])
     if useful is not None:
         how, constant = useful.words(), f"{useful.name}, for a constant prediction"
         yield Item(useful.name, "noised", how, 1, useful.share)
         yield Item(constant, "noised", how, 1, useful.constant)
     withheld = (
-        f"Only the private report contains the leakage of {many(unit)}, columns and groups, the "
+        f"Only the private report contains the leakage of {MANY[unit]}, columns and groups, the "
         "errors without noise, and the quantiles and counts of values."
     )
     yield Item("all other figures", "withheld", withheld)
@@ -359,9 +359,9 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     if prepared.vote is not None:
         vote = prepared.vote
         how = (
-            f"Drawn by a vote of {vote.blocks} blocks of {many(unit)}, fitted separately, and "
+            f"Drawn by a vote of {vote.blocks} blocks of {MANY[unit]}, fitted separately, and "
             "redrawn until it met the target. Given the rounded figures, each draw is "
-            f"ε-differentially private with ε = {vote.epsilon:g} (one {one(unit)} added, removed "
+            f"ε-differentially private with ε = {vote.epsilon:g} (one {ONE[unit]} added, removed "
             "or replaced)."
         )
         return Item("noise σ", "drawn", how, 1, prepared.sigma)

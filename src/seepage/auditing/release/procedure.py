@@ -39,7 +39,7 @@ from seepage.auditing.release.noise_vote import (
 )
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
-from seepage.auditing.report.words import many, one
+from seepage.auditing.report.words import MANY, ONE
 from seepage.auditing.trained_model import (
     FEWEST_ROWS,
     ROW,
@@ -192,7 +192,7 @@ class Procedure(ReleaseQuestion):
         """Return all figures published without noise, except σ, by name."""
         found: dict[str, Any] = {
             "family": trained.settings.model,
-            f"number of {many(trained.unit)}": int(
+            f"number of {MANY[trained.unit]}": int(
                 round_down(len(trained.records.firsts), COARSER)
             ),
             "classes": tuple(map(str, getattr(trained.model, "classes_", ()))),
@@ -232,7 +232,7 @@ class Procedure(ReleaseQuestion):
         left = self.target_eta**2 - spent
         gone = int(np.sum(left <= 0))
         if gone:
-            who = many(ONE_ROW if self.person is None else ONE_PERSON)
+            who = MANY[ONE_ROW if self.person is None else ONE_PERSON]
             raise InputError(
                 f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} has been "
                 f"spent by earlier releases; leave those {who} out, or raise --target-eta. "
@@ -256,7 +256,7 @@ class Procedure(ReleaseQuestion):
         if self.sigma is not None:
             return None
         unit = figures.get("unit of the target", 1.0)
-        records = figures[f"number of {many(trained.unit)}"]
+        records = figures[f"number of {MANY[trained.unit]}"]
         labels = replace(trained.table.labels, spread=unit)
         public = replace(trained, table=replace(trained.table, labels=labels))
         features, classes = trained.records.X.shape[1], labels.counts is not None
@@ -275,7 +275,7 @@ class Procedure(ReleaseQuestion):
         if needed > self.sigma * (1 + SAME):
             raise InputError(
                 f"With the declared σ = {self.sigma:g}, some "
-                f"{one(ONE_ROW if self.person is None else ONE_PERSON)} would leak more than the "
+                f"{ONE[ONE_ROW if self.person is None else ONE_PERSON]} would leak more than the "
                 f"target of η = {self.target_eta:g}; set --sigma to {least:g} or more, or raise "
                 "--target-eta."
             )

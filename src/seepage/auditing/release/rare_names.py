@@ -17,7 +17,7 @@ from seepage.auditing.findings import ONE_PERSON, ONE_ROW
 from seepage.auditing.intake.identities import people_of_rows
 from seepage.auditing.intake.table import ColumnPlan
 from seepage.auditing.release.released_model import OTHER
-from seepage.auditing.report.words import many
+from seepage.auditing.report.words import MANY
 from seepage.errors import InputError
 from seepage.tables.columns import decoded, plain_numbers
 from seepage.tables.names import counted, listed, shown
@@ -42,7 +42,7 @@ def settle_rare_names(
     owner = None
     if plan.person is not None:
         owner = people_of_rows(raw.column(plan.person), plan.person)
-    who = many(ONE_ROW if owner is None else ONE_PERSON)
+    who = MANY[ONE_ROW if owner is None else ONE_PERSON]
     sizes = {n: _counts(raw, n, owner) for n in ([plan.target] if plan.classes else []) + named}
     rare = [n for n, counts in sizes.items() if min(counts.values(), default=holders) < holders]
     if not rare:

@@ -14,6 +14,7 @@ from typing import Any
 
 from seepage.auditing.findings import SCHEMA, Audit
 from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.rendering import json_text
 
 __all__ = ["SCHEMA", "summarise", "to_json", "write_report"]
 
@@ -30,4 +31,4 @@ def summarise(audit: Audit) -> dict[str, Any]:
 
 def to_json(audit: Audit) -> str:
     """Return the summary as JSON text."""
-    return AuditReport(audit).to_json()
+    return json_text(AuditReport(audit).summary())

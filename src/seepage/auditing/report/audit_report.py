@@ -15,7 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +47,12 @@ from seepage.auditing.report.verdict import (
     tell_steps,
 )
 from seepage.auditing.report.words import (
-    Verdict,
+    MANY,
     compared,
     count_over,
     error_at,
     error_said,
     find_limit,
-    many,
     most_exposed,
     number,
     number_of,
@@ -85,12 +84,7 @@ class AuditReport(Report):
     screen = "audit.txt.j2"
 
     def __init__(self, audit: Audit) -> None:
-        self.audit = audit
-
-    @cached_property
-    def verdict(self) -> Verdict:  # type: ignore[override]
-        """The verdict on the audit."""
-        return judge(self.audit)
+        self.audit, self.verdict = audit, judge(audit)
 
     def figures(self) -> tuple[Drawing, ...]:
         """Return the figures of the page."""
@@ -134,7 +128,7 @@ class AuditReport(Report):
             screen=show_audit(audit),
             drawings=drawings,
             most=self._listed(audit.records.most(8)),
-            least=self._listed(audit.records.least(8)),
+            least=self._listed(audit.records.most(8, least=True)),
             # The sensitive columns first; more than 30 beside a record cannot be read
             shown_values=sorted(values, key=lambda name: name not in sensitive)[:30],
             guarantees=self._guarantees(),
@@ -151,7 +145,7 @@ class AuditReport(Report):
 
     def _listed(self, some: SomeRecords) -> list[dict[str, Any]]:
         """Return records for a table, each with its leakage relative to the largest."""
-        largest = self.audit.records.largest("eta") or 1.0
+        largest = self.audit.records.quantile("eta", 1) or 1.0
         eta, columns, label, _ = (some.numbers[name].tolist() for name in NUMBERS)
         shares = np.clip(np.asarray(eta) / largest, 0, 1).tolist()
         names = [short(self.audit.called(int(row))) for row in some.row]
@@ -191,10 +185,6 @@ class AuditReport(Report):
         }
 
     def texts(self) -> dict[str, str]:
-        """Return the model card."""
-        return {"model-card.md": self.card()}
-
-    def card(self) -> str:
         """Return the model card, as Markdown."""
         audit, groups = self.audit, []
         smallest_group = 20  # records of a group that may be compared
@@ -205,7 +195,7 @@ class AuditReport(Report):
         curve, error = audit.curve, error_at(audit, audit.sigma)
         errors = (error or 0.0, curve.trivial_error, curve.noiseless_error)
         rounded = [float(f"{e:.2g}") for e in errors]
-        return render(
+        card = render(
             "model-card.md.j2",
             **self.about(),
             smallest_group=smallest_group,
@@ -214,6 +204,7 @@ class AuditReport(Report):
             errors=[f"{number(100 * e)}%" if audit.classes else number(e) for e in rounded],
             compared=compared(audit, audit.sigma),
         )
+        return {"model-card.md": card}
 
     def write_records(self, folder: Path) -> None:
         """Write the table of all records."""
@@ -268,8 +259,8 @@ class AuditReport(Report):
                 "worst_row": records.worst()[0],
             }
             | {
-                name: {f"{q:g}": v for q, v in zip(SHARES, values, strict=True)}
-                for name, values in ((name, records.quantiles(name, SHARES)) for name in NUMBERS)
+                name: {f"{share:g}": records.quantile(name, share) for share in SHARES}
+                for name in NUMBERS
             },
             "attributes": [
                 asdict(a) | {"protection": protection(a), "spread_kept": spread_kept_of(a)}
@@ -367,8 +358,8 @@ def pack(audit: Audit) -> dict[str, Any]:
     rows, *others = (base64.b64encode(values.tobytes()).decode("ascii") for values in packed)
     keys = ("label", "title", "descending")
     return {
-        "count": len(kept),
-        "many": many(audit.unit),
+        "count": len(kept.row),
+        "many": MANY[audit.unit],
         "limit": find_limit(audit).eta,
         "columns": [dict(zip(keys, column[:3], strict=True)) for column in columns],
         "rows": rows,
@@ -385,6 +376,7 @@ def tell_briefly(report: AuditReport, page: Path | None, private: str | None = N
     ``private`` names the data values that the report shows, if any.
     """
     from rich.console import Console
+    from rich.text import Text
 
     columns = min(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
     console = Console(width=columns, markup=False, emoji=False, highlight=False)
@@ -399,7 +391,9 @@ def tell_briefly(report: AuditReport, page: Path | None, private: str | None = N
     # A path that is folded cannot be copied.
     end = [] if page is None else [f"Report: {escaped(str(page))}"]
     end += lines([f"{NOTICE} More: --verbose."])
-    audit = report.audit
+    audit, verdict = report.audit, report.verdict
+    style = f"bold {COLOURS[verdict.tone]}"
+    headline = Text.assemble((verdict.label, style), f": {verdict.headline}")
     codes = [tell("codes", audit)] if audit.codes else []
     notices = [f"Notice: {notice}" for notice in (*audit.notices, *codes)]
     pointer = ["Read the notices first, in the report or with --verbose."]
@@ -408,7 +402,7 @@ def tell_briefly(report: AuditReport, page: Path | None, private: str | None = N
         (notices and pointer, 9),
         (notices and pointer, 1),
     ):
-        said = [*lines([_verdict(report), *shown_notices, *_lines_below(report, remedies)]), *end]
+        said = [*lines([headline, *shown_notices, *_lines_below(report, remedies)]), *end]
         if len(said) > 25:
             said = [line for line in said if line]
         if len(said) <= 25:
@@ -417,15 +411,7 @@ def tell_briefly(report: AuditReport, page: Path | None, private: str | None = N
         typer.echo(line)
     if private is not None:
         typer.echo(f"warning: the report shows {private}; do not share it.", err=True)
-    return report.verdict.passed
-
-
-def _verdict(report: AuditReport) -> RenderableType:
-    from rich.text import Text
-
-    verdict = report.verdict
-    style = f"bold {COLOURS[verdict.tone]}"
-    return Text.assemble((verdict.label, style), f": {verdict.headline}")
+    return verdict.passed
 
 
 def _lines_below(report: AuditReport, most: int) -> Iterator[RenderableType]:
@@ -451,7 +437,7 @@ def _lines_below(report: AuditReport, most: int) -> Iterator[RenderableType]:
         worst = None if risks is None else risks.worst_guess
         now = (
             f"as it is, σ = {audit.sigma:.3g}",
-            number(audit.records.largest("eta")),
+            number(audit.records.quantile("eta", 1)),
             "–" if risks is None else percent(risks.recognised),
             "–" if worst is None else f"{100 * worst.gain:.3g} pts",
             error_said(audit, audit.sigma),

@@ -20,14 +20,14 @@ import numpy as np
 
 from seepage.auditing.findings import NOT_MEASURED, Audit, GroupingFinding
 from seepage.auditing.report.words import (
+    MANY,
+    ONE,
     compared,
     count_over,
     find_limit,
-    many,
     most_exposed,
     number,
     number_of,
-    one,
     relative_error,
     short,
 )
@@ -163,7 +163,7 @@ def name_rows(axes: Any, names: Sequence[str], narrow: bool, width: int = 34) ->
 def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
     """Return the figures of an audit; those of the groupings are numbered from 1."""
     drawn = [draw_histogram(audit), draw_attributes(audit)]
-    drawn += [draw_grouping(g, i, one(audit.unit)) for i, g in enumerate(audit.groupings[:6], 1)]
+    drawn += [draw_grouping(g, i, ONE[audit.unit]) for i, g in enumerate(audit.groupings[:6], 1)]
     drawn.append(draw_curve(audit))
     return tuple(figure for figure in drawn if figure is not None)
 
@@ -202,13 +202,13 @@ def draw_histogram(audit: Audit) -> Drawing:
         )
         axes.grid(axis="x", visible=False)
         axes.set_xlabel(
-            f"leakage η of a {one(audit.unit)}"
+            f"leakage η of a {ONE[audit.unit]}"
             + ("" if narrow else " (further right: more exposed)")
         )
-        axes.set_ylabel(f"number of {many(audit.unit)}")
+        axes.set_ylabel(f"number of {MANY[audit.unit]}")
         word_ticks(axes.xaxis)
 
-    median, worst = records.median(), records.largest("eta")
+    median, worst = records.quantile("eta", 0.5), records.quantile("eta", 1)
     caption = (
         f"Half of the {number_of(records.count, audit.unit)} leak at most η = {number(median)}, "
         f"the most exposed one η = {number(worst)}."
@@ -236,7 +236,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
         axes = figure.subplots()
         axes.hlines(places[finite], least[finite], middle[finite], color=MUTED, lw=1.5)
         axes.scatter(
-            least, places, s=46, color=VERMILLION, zorder=3, label=f"easiest {one(audit.unit)}"
+            least, places, s=46, color=VERMILLION, zorder=3, label=f"easiest {ONE[audit.unit]}"
         )
         axes.scatter(
             middle[finite],
@@ -245,7 +245,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
             color=BLUE,
             marker="s",
             zorder=3,
-            label=f"median {one(audit.unit)}",
+            label=f"median {ONE[audit.unit]}",
         )
         axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
         axes.set_xscale("log")
@@ -272,7 +272,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
         f"Least attack error of {counted(len(ranked), 'column')}, easiest first, divided by each "
         f"column's spread: from {number(float(least.min()))} for {short(most.name)} to "
         f"{number(float(least.max()))} for {short(ranked[-1].name)}. Each error is for the "
-        f"{one(audit.unit)} that is easiest to attack."
+        f"{ONE[audit.unit]} that is easiest to attack."
     )
     height = 1.25 + 0.31 * len(ranked)
     return render("attributes", alternative, caption, draw, (height, height))
@@ -354,10 +354,10 @@ def draw_curve(audit: Audit) -> Drawing | None:
             color=VERMILLION,
             ms=4.5,
             lw=2,
-            label=f"most exposed {one(audit.unit)}",
+            label=f"most exposed {ONE[audit.unit]}",
         )
         lower.plot(
-            sigma, median, "s-", color=ORANGE, ms=4.5, lw=2, label=f"median {one(audit.unit)}"
+            sigma, median, "s-", color=ORANGE, ms=4.5, lw=2, label=f"median {ONE[audit.unit]}"
         )
         lower.axhline(limit.eta, color=MUTED, lw=1.2, ls="--")
         _write(lower, end, limit.eta, limit.words, "right", above=True)
@@ -378,16 +378,19 @@ def draw_curve(audit: Audit) -> Drawing | None:
         figure.legend(loc="outside lower left", ncols=1 if narrow else 4, columnspacing=1.4)
 
     caption = (
-        "For a noise scale on the horizontal axis, the upper curve shows the error and the lower "
-        "curve the leakage. The error is that of a model fitted on some of the records and tested "
-        "on the others."
+        "At each noise scale on the horizontal axis, the upper curve shows the error and the "
+        "lower curve the leakage. The error is that of a model fitted on some of the records and "
+        "tested on the others."
     )
     if error.max() > highest:
-        caption += " Beyond the top of the figure, the model is worse than a constant prediction."
+        caption += (
+            " Where the error is beyond the top of the figure, the model is worse than a constant "
+            "prediction."
+        )
     alternative = (
         f"Two curves against the noise σ from {number(sigma.min())} to {number(sigma.max())}: the "
         f"{error_name} changes from {number(error[0])} to {number(error[-1])}, and the leakage "
-        f"of the most exposed {one(audit.unit)} from {number(worst[0])} to {number(worst[-1])}. "
+        f"of the most exposed {ONE[audit.unit]} from {number(worst[0])} to {number(worst[-1])}. "
         f"This release has σ = {number(audit.sigma)}."
     )
     return render("curve", alternative, caption, draw, (5.4, 6.2))

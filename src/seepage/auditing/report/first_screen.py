@@ -15,7 +15,6 @@ import numpy as np
 
 from seepage.auditing.decision.presets import DEFAULT, PRESETS
 from seepage.auditing.findings import (
-    MU,
     NOT_MEASURED,
     AttributeFinding,
     Audit,
@@ -24,11 +23,11 @@ from seepage.auditing.findings import (
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
 from seepage.auditing.report.verdict import meets_limits
 from seepage.auditing.report.words import (
+    MANY,
     compared,
     count_recognised,
     error_at,
     limit_on,
-    many,
     most_exposed,
     number,
     number_of,
@@ -81,14 +80,10 @@ class Histogram:
     alternative: str  # the same in words
     counted: str = "records"  # what the heights count
 
-    @property
-    def most(self) -> int:
-        """The largest count in a bar."""
-        return max([1, *(max(bar.count, bar.others or 0) for bar in self.bars)])
-
     def height(self, count: int) -> float:
         """Return the height of a bar with this count, on a logarithmic axis."""
-        return float(np.log1p(count) / np.log1p(self.most))
+        most = max([1, *(max(bar.count, bar.others or 0) for bar in self.bars)])
+        return float(np.log1p(count) / np.log1p(most))
 
 
 @dataclass(frozen=True)
@@ -218,7 +213,7 @@ def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
     if error is not None:
         word = compared(audit, audit.sigma if stop is None else float(audit.curve.sigma[stop]))
         yield Card(
-            name=f"{short(audit.curve.error_name, 40)}, new {many(audit.unit)}".capitalize(),
+            name=f"{short(audit.curve.error_name, 40)}, new {MANY[audit.unit]}".capitalize(),
             baseline=say_error(audit, audit.curve.trivial_error),
             value=say_error(audit, error),
             meaning="constant prediction → model",
@@ -355,26 +350,18 @@ class _Edges:
         own = np.concatenate([np.zeros(0, int), *map(records.place_of, disclosed)])
         # μ is inversely proportional to σ.
         distances = self.distances * (sigma / self.audit.sigma)
-        if places is None:
-            reached = records.reaching(distances)
-        else:
+        if places is not None:
             own = np.intersect1d(own, places)
-            reached = self._reaching(places, distances)
         # Whose membership a published figure discloses is recognised with any noise.
-        reached += len(own) - self._reaching(own, distances)
+        reached = records.reaching(distances, places) + len(own) - records.reaching(distances, own)
         return tuple((-np.diff(reached, append=0)).tolist())
-
-    def _reaching(self, places: np.ndarray, distances: np.ndarray) -> np.ndarray:
-        mu = self.audit.records.at(places).numbers[MU]
-        ordered = np.sort(mu[~np.isnan(mu)])
-        return np.asarray(len(ordered) - np.searchsorted(ordered, distances))
 
     def histogram(self) -> Histogram:
         """Return the histogram of the release itself."""
         audit, counts = self.audit, self.counts(self.audit.sigma)
         line = len(counts) if self.line is None else self.line
         over, examined = sum(counts[line:]), sum(counts)
-        who = many(audit.unit)
+        who = MANY[audit.unit]
         whole = "" if examined == audit.records.count else f" (the {examined:,} most exposed)"
         ends = [
             f"{100 * a:g} to {100 * b:g} %"

@@ -25,8 +25,8 @@ from markupsafe import Markup
 import seepage.auditing.report.words as words
 from seepage.auditing.findings import OVER_ALL, RELEASED_OR_NOT, WIDEST
 from seepage.auditing.report.figures import Drawing
-from seepage.auditing.report.words import Verdict
-from seepage.core.result import NOTICE
+from seepage.auditing.report.words import MANY, ONE, Verdict
+from seepage.core.result import NOTICE, round_down, round_up
 from seepage.errors import InputError
 from seepage.support.files import whole_folder, write_text
 from seepage.support.text_table import text_table
@@ -35,11 +35,11 @@ from seepage.tables.names import counted, escaped, shown
 TEMPLATES = files("seepage.auditing.report") / "templates"
 
 _FILTERS = (
-    "number plain short markdown protection in_100 percent share at_most "
-    "at_least bits interval several called quoted one many capital level_error"
+    "number plain short markdown protection in_100 percent bits interval several called quoted "
+    "capital level_error"
 )
 _CALLED = (
-    "relative_error count_over find_limit inverse say_error error_said spread_kept spread_kept_of "
+    "relative_error count_over find_limit say_error error_said spread_kept spread_kept_of "
     "number_of whom tried"
 )
 
@@ -67,7 +67,12 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     made.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
-    made.filters |= {"count": "{:,.0f}".format, "rate": words.rate}
+    made.filters |= {"count": "{:,.0f}".format, "one": ONE.get, "many": MANY.get}
+    made.filters["at_most"] = partial(words.coarse, rounded=round_up)
+    made.filters["at_least"] = partial(words.coarse, rounded=round_down)
+    made.filters["rate"] = lambda share: f"{100 * share:.1f} %"
+    # Of a prior's width, which is never all kept
+    made.filters["share"] = lambda kept: words.number(kept) if kept < 0.9995 else "more than 0.999"
     # A sentence may quote names, which may make it far too long.
     made.filters["sentence"] = lambda text, width=2000: words.short(text, width)
     # Our own style and script, and matplotlib's SVG, which escapes its text itself
@@ -109,10 +114,6 @@ class Report(ABC):
         """Return additional texts for the folder, by file name."""
         return {}
 
-    def to_json(self) -> str:
-        """Return the summary as JSON text; non-finite numbers are ``null``."""
-        return json_text(self.summary())
-
     def write(self, out: str | os.PathLike[str], keep: Sequence[Path] = ()) -> Path:
         """Write the report into the folder ``out`` and return the path of its page.
 
@@ -124,7 +125,8 @@ class Report(ABC):
         """
         out, figures = Path(out), self.figures()
         texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
-        texts |= {"summary.json": self.to_json(), "report.html": self.page(figures), **self.texts()}
+        texts |= {"summary.json": json_text(self.summary()), "report.html": self.page(figures)}
+        texts |= self.texts()
         try:
             with whole_folder(out, "report", keep) as folder:
                 self.write_records(folder)
@@ -144,7 +146,7 @@ class Report(ABC):
         that the report shows, if any.
         """
         if as_json:
-            typer.echo(self.to_json(), nl=False)
+            typer.echo(json_text(self.summary()), nl=False)
         else:
             screen = render(self.screen, verdict=self.verdict, page=page, **self.about())
             typer.echo(screen, nl=False)

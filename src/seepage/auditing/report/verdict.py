@@ -23,6 +23,8 @@ from seepage.auditing.findings import (
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_GUESS_TPR, MAX_MEMBERSHIP
 from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.words import (
+    MANY,
+    ONE,
     Answer,
     Verdict,
     capital,
@@ -32,11 +34,9 @@ from seepage.auditing.report.words import (
     error_at,
     find_limit,
     limit_on,
-    many,
     most_exposed,
     number,
     number_of,
-    one,
     percent,
     protection,
     short,
@@ -71,7 +71,7 @@ def judge(audit: Audit) -> Verdict:
         tone, label = "caution", "Membership not measured"
         who = "person" if audit.unit == ONE_PERSON else "row"
         headline = (
-            f"No {one(audit.unit)} leaks more than {limit.words} allows, but the membership risk "
+            f"No {ONE[audit.unit]} leaks more than {limit.words} allows, but the membership risk "
             f"was not measured for any {who}."
         )
     else:
@@ -138,7 +138,7 @@ def _tell_within(audit: Audit) -> str:
     if most is None and numbers:
         guessed = f"; {_narrowed(numbers[0])}"
     return (
-        f"No {one(audit.unit)} is recognised more than {percent(risks.recognised)} of the time "
+        f"No {ONE[audit.unit]} is recognised more than {percent(risks.recognised)} of the time "
         f"(limit {percent(membership)}){guessed}."
     )
 
@@ -250,7 +250,10 @@ def _tell_fixes(audit: Audit) -> str:
             )
         text = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if changes:
-            text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to do so: "
+            text += (
+                f". {'This change' if len(changes) == 1 else 'Each of these changes'} would also "
+                "stay within it: "
+            )
             text += ", or ".join(changes)
         return f"{text}."
     if not changes and not useless:
@@ -262,7 +265,7 @@ def _tell_fixes(audit: Audit) -> str:
             "compute how much)."
         )
     aim = "the target" if audit.target_eta is not None else "one standard deviation (η = 1)"
-    aim = f"every {one(audit.unit)} within {aim}{' and the limits on risks' if exposed else ''}"
+    aim = f"every {ONE[audit.unit]} within {aim}{' and the limits on risks' if exposed else ''}"
     if not changes:
         return (
             f"None of the remedies tried is useful. {capital(useless)} would bring {aim}, but the "
@@ -272,7 +275,10 @@ def _tell_fixes(audit: Audit) -> str:
     ending = "it brings" if len(changes) == 1 else "each of these brings"
     text = f"{capital(listed)}: {ending} {aim}."
     if useless:
-        text += f" So would {useless}, but with a model no better than a constant prediction."
+        text += (
+            f" {capital(useless)} would do the same, but the model would be no better than a "
+            "constant prediction."
+        )
     return text
 
 
@@ -347,7 +353,7 @@ def tell_disclosures(check: DisclosureCheck) -> list[str]:
     if check.everything and not check.found:
         return [
             "Among the changes tried, no published figure would change if one of the most exposed "
-            f"{many(check.unit)} were left out or replaced."
+            f"{MANY[check.unit]} were left out or replaced."
         ]
     if check.everything:
         figures = {figure for found in check.found for figure in found.figures}

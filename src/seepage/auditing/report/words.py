@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,14 +20,19 @@ from seepage.auditing.findings import (
     MU,
     NOT_MEASURED,
     ONE_PERSON,
+    ONE_ROW,
     AttributeFinding,
     Audit,
     Gate,
     GuessFinding,
 )
-from seepage.core.result import SAME, round_down, round_up
+from seepage.core.result import SAME
 from seepage.risks.guessing import distance
 from seepage.tables.names import counted
+
+# The unit of a statement, in the singular and in the plural
+ONE = {ONE_ROW: "record", ONE_PERSON: "person"}
+MANY = {ONE_ROW: "records", ONE_PERSON: "people"}
 
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
 _LITTLE_TPR, _LARGE_TPR = 0.10, 0.50  # of telling a level at 1 % false positives
@@ -78,14 +83,9 @@ def markdown(text: object, width: int = 48) -> str:
     return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
 
 
-def at_most(value: float) -> str:
-    """Write a data-dependent figure, rounded up to the coarse grid."""
-    return number(round_up(value)) if np.isfinite(value) and value > 0 else number(value)
-
-
-def at_least(value: float) -> str:
-    """Write a data-dependent figure, rounded down to the coarse grid."""
-    return number(round_down(value)) if np.isfinite(value) and value > 0 else number(value)
+def coarse(value: float, rounded: Callable[[float], float]) -> str:
+    """Write a data-dependent figure, rounded up or down to the coarse grid."""
+    return number(rounded(value)) if np.isfinite(value) and value > 0 else number(value)
 
 
 def bits(value: float) -> str:
@@ -189,7 +189,7 @@ def count_recognised(audit: Audit, limit: float) -> int:
     certain = set(risks.disclosed)
     if limit < 1 and audit.records.examined:
         farthest = distance(limit * (1 + SAME), 0.5, risks.epsilon, risks.delta)
-        reached = int(audit.records.reaching([float(farthest)])[0])
+        reached = int(audit.records.reaching(np.asarray(farthest)))
         places = map(audit.records.place_of, certain)
         own = (audit.records.at(place).numbers[MU] for place in places)
         both = sum(bool(mu.sum() >= farthest) for mu in own)
@@ -245,19 +245,9 @@ def protection(attribute: AttributeFinding) -> str:
     return "partial" if error >= 0.5 else "weak"
 
 
-def one(unit: str) -> str:
-    """Return the unit of a statement in the singular."""
-    return "person" if unit == ONE_PERSON else "record"
-
-
-def many(unit: str) -> str:
-    """Return the unit of a statement in the plural."""
-    return "people" if unit == ONE_PERSON else "records"
-
-
 def number_of(count: int, unit: str) -> str:
     """Return a count with its unit: ``1 person``, ``595 people``."""
-    return counted(count, one(unit), many(unit))
+    return counted(count, ONE[unit], MANY[unit])
 
 
 def whom(audit: Audit, row: int, unit: str | None = None) -> str:
@@ -273,7 +263,7 @@ def whom(audit: Audit, row: int, unit: str | None = None) -> str:
 def tried(audit: Audit, guess: GuessFinding) -> str:
     """Return how many records were examined for a guess, if not all."""
     total = audit.records.count if guess.unit == audit.unit else audit.records.rows
-    counted_on = f", of the {guess.looked_at:,} {many(guess.unit)} tried"
+    counted_on = f", of the {guess.looked_at:,} {MANY[guess.unit]} tried"
     return "" if guess.looked_at == total else counted_on
 
 
@@ -323,28 +313,13 @@ def compared(audit: Audit, sigma: float) -> str:
 
 def say_error(audit: Audit, error: float) -> str:
     """Write an error: a rate in per cent, or a number in the units of the target."""
-    return rate(error) if audit.classes else number(error)
-
-
-def rate(share: float) -> str:
-    """Write a fraction in per cent, with one decimal place."""
-    return f"{100 * share:.1f} %"
+    return f"{100 * error:.1f} %" if audit.classes else number(error)
 
 
 def error_said(audit: Audit, sigma: float) -> str:
     """Write the model's test error at a noise scale."""
     error = error_at(audit, sigma)
     return "–" if error is None else say_error(audit, error)
-
-
-def share(kept: float) -> str:
-    """Write a fraction below 1 as a number that is never rounded to 1."""
-    return number(kept) if kept < 0.9995 else "more than 0.999"
-
-
-def inverse(eta: float) -> float:
-    """Return the minimum error, in standard deviations, for a leakage."""
-    return 1 / eta if eta > 0 else math.inf
 
 
 def percent(probability: float) -> str:

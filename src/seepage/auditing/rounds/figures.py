@@ -72,9 +72,9 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         "lines are 95 % intervals. With few clients, the intervals are wide."
     )
     alternative = (
-        f"V-information of {counted(len(kept), 'layer')} about the property. It is largest "
-        f"at {short(most)}, {number(max(by_layer[most], 0))} of {number(entropy)} {by_layer.unit}, "
-        f"and significant at the 5 % level in {counted(len(telling), 'layer')}."
+        f"V-information of {counted(len(kept), 'layer')} about the property. The V-information is "
+        f"largest at {short(most)}, {number(max(by_layer[most], 0))} of {number(entropy)} "
+        f"{by_layer.unit}, and significant at the 5 % level in {counted(len(telling), 'layer')}."
     )
     height = 1.25 + 0.33 * len(kept)
     return render("layers", alternative, caption, draw, (height, height))

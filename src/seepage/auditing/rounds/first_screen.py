@@ -118,7 +118,7 @@ def _clients(audit: RecordingAudit) -> Histogram:
             for (a, b), count in zip(pairwise(edges), counts, strict=True)
         ),
         "Clients by distance",
-        "distance as a multiple of the median client's",
+        "largest distance in any layer ÷ that layer's median",
         median,
         "median",
         ((0, "0"), (20, number(float(edges[-1])))),
@@ -129,16 +129,16 @@ def _clients(audit: RecordingAudit) -> Histogram:
 
 
 def _left(audit: RecordingAudit) -> Remedies:
-    """Return a whole update's leakage, as recorded and then by remedy, the smallest first."""
+    """Return an update's leakage, as recorded and then by remedy, the smallest first."""
     first, *others = audit.layers.remedies
     lines = [
         RemedyLine(
             short(r.name, 60),
             (
                 # A test that finds nothing does not show that nothing leaks.
-                "yes" if r.p_value <= LEVEL else "not shown",
+                "yes" if r.p_value <= LEVEL or (r is first and audit.telling()) else "not shown",
                 interval(r.value, r.low, r.high),
-                number(r.p_value),
+                f"{r.auc:.3f}",
             ),
             NOT_MEASURED if r is not first else "–",
             "",
@@ -149,11 +149,11 @@ def _left(audit: RecordingAudit) -> Remedies:
     # Remedies are tried on the recording alone, by the attacker without auxiliary data.
     told = "still told" if audit.auxiliary is None else "inferred without auxiliary data"
     return Remedies(
-        (told, f"{unit} left (95 % CI)", "P"),
+        (told, f"{unit} left (95 % CI)", "AUC left"),
         tuple(lines),
         "accuracy lost",
         legend=(
-            (unit, f"what an update reveals, of {number(float(entropy[0]))} in total"),
-            ("P", "of a permutation test of whole updates; shown: at most 0.05"),
+            (unit, f"what the update or a layer reveals, of {number(float(entropy[0]))} in total"),
+            ("AUC", "of property inference (chance: 0.5)"),
         ),
     )

@@ -18,6 +18,7 @@ from seepage.auditing.rounds.figures import draw_recording
 from seepage.auditing.rounds.first_screen import show_recording
 from seepage.auditing.rounds.words import PropertyAttack, advise, judge_recording
 from seepage.core.result import NOTICE
+from seepage.layers.federated.gradients import JOINED
 from seepage.layers.recording_audit import RecordingAudit
 from seepage.support.files import write_private
 from seepage.tables.names import shown
@@ -129,7 +130,12 @@ class RecordingReport(Report):
     def page(self, figures: tuple[Drawing, ...]) -> str:
         """Return the page, one self-contained file that runs no script."""
         drawings = {figure.name: figure for figure in figures}
-        values = self.about() | {"verdict": self.verdict, "drawings": drawings, "schema": SCHEMA}
+        values = self.about() | {
+            "verdict": self.verdict,
+            "drawings": drawings,
+            "schema": SCHEMA,
+            "joined": JOINED,
+        }
         screen = show_recording(self.audit, self.property, bool(self.gates), self.attacks)
         return render("rounds.html.j2", screen=screen, **values)
 

@@ -9,12 +9,12 @@ _ATTACK = (
     "distinguishes members from non-members."
 )
 _COX = (
-    "Cox's partial likelihood couples records: each event is compared with everybody at risk at "
-    "that time, so the objective is not a sum over records."
+    "Cox's partial likelihood couples records: each event is compared with everybody who is at "
+    "risk at that time, so the objective is not a sum over records."
 )
 _HAZARD = (
-    "Split time into intervals, make one record per person and interval, and fit a Poisson "
-    "regression of the events with the logarithm of the time at risk as offset (a piecewise "
+    "Split time into intervals and make one record per person and interval. Then fit a Poisson "
+    "regression of the events, with the logarithm of the time at risk as offset (a piecewise "
     "exponential model)."
 )
 
@@ -84,7 +84,8 @@ KINDS = (
     *_refused(
         "sklearn",
         "MLPClassifier MLPRegressor",
-        "Network training stops early, not at a minimiser that could be differentiated.",
+        "Training of a network stops before a minimiser, so there is no minimiser to "
+        "differentiate.",
     ),
     *_refused(
         "sklearn",

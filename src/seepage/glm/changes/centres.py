@@ -293,7 +293,15 @@ def _own_slope(
         margin, solved = joint.own_margin(new.given, zz, new.labels, weight)
         return margin, joint.slope(margin, new.labels, weight), solved
     single = new.labels[:, :, 0]
-    margin, solved = model.outputs.own_margin(new.given, weight[..., None] * zz, single)
+    if joint.count == 1:  # the record as it is needs no solution
+        margin, solved, moved = new.given.copy(), np.ones_like(new.still), ~new.still
+        rate = np.broadcast_to(weight[..., None] * zz, (*moved.shape, 1, 1))[moved]
+        roots, _ = model.outputs.own_margin(
+            new.given[moved][:, None], rate[:, None], single[moved][:, None]
+        )
+        margin[moved] = roots[:, 0]
+    else:
+        margin, solved = model.outputs.own_margin(new.given, weight[..., None] * zz, single)
     slope = joint.slope(margin, new.labels, weight)
     if joint.count == 1:
         curvature = joint.curvature(margin, new.labels, weight)[..., 0]

@@ -47,7 +47,7 @@ from seepage.glm.changes.certificate import (
     slope_error,
 )
 from seepage.glm.changes.corrections import correct
-from seepage.glm.changes.expansion import Expansion
+from seepage.glm.changes.expansion import AT_ONCE, Expansion
 from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
 from seepage.glm.changes.outputs import JointOutputs
 from seepage.glm.jacobian.optimum import Optimum
@@ -57,7 +57,6 @@ from seepage.support.double_double import EPS
 
 PAIR_WORK = 1e12  # multiplications allowed to passes over pairs for many alternatives
 REFIT_WORK = 1e11  # and those up to which priors come from refits without each record
-AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
 
 
 @dataclass(frozen=True)
@@ -133,12 +132,15 @@ class ChangedRecords(FiniteChanges):
         model, K = self.model, 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         if self.certifies:
-            every = np.arange(len(rows))
-            self._look(moves, every, rows, others, free_shifts)
+            every = wide = np.arange(len(rows))
             if rows.shape[1] == 1 and self.expansion.affords(len(rows) * K):
-                closer = self.expansion.moves(rows[:, 0], others)
-                better = closer.radius.max(axis=1) < moves.radius.max(axis=1)
-                moves.put(every[better], closer.of(better))
+                moves = self.expansion.moves(rows[:, 0], others)
+                wide = every[_is_wide(moves)]
+            if len(wide):
+                closer = moves.of(wide)
+                self._look(moves, wide, rows, others, free_shifts)
+                better = closer.radius.max(axis=1) < moves.radius[wide].max(axis=1)
+                moves.put(wide[better], closer.of(better))
             if model.constant:
                 wide = every[_is_wide(moves)]
                 self._look(moves, wide, rows, others, quadratic_shifts)
@@ -370,12 +372,9 @@ class ChangedRecords(FiniteChanges):
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-likelihoods and their errors without refits, for sets (m, k)."""
-        model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
-        left = Centres.of(model, rows, None)
+        model, left = self.model, Centres.of(self.model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))
-        by_inverse = model.solver.products(rows, list(others.columns))[0]
-        rest = WithoutRecord.of(model, rows, by_inverse[:, : joint.count, : joint.count])
-        new = Replacements.of(model, rows, others, by_inverse, rest)
+        new, joint = self._replacements(rows, others)
         widest = joint.each.widest(joint.blocks(new.lengths))
         given = new.given
         if rows.shape[1] == 1 and self.expansion.affords(len(rows)):
@@ -386,6 +385,15 @@ class ChangedRecords(FiniteChanges):
         with np.errstate(over="ignore", invalid="ignore"):
             span = np.sqrt(np.maximum(widest, 0.0)) * E[:, :, None] + new.given_error[:, :, None]
             return self._scores(joint.apart(given), new.labels, span)
+
+    def _replacements(
+        self, rows: np.ndarray, others: Alternatives
+    ) -> tuple[Replacements, JointOutputs]:
+        """Return the added records in the fit without the removed ones, for sets (m, k)."""
+        model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
+        by_inverse = model.solver.products(rows, list(others.columns))[0]
+        rest = WithoutRecord.of(model, rows, by_inverse[:, : joint.count, : joint.count])
+        return Replacements.of(model, rows, others, by_inverse, rest), joint
 
     def _scores(
         self, margins: np.ndarray, labels: np.ndarray, span: np.ndarray
@@ -405,9 +413,21 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-likelihoods and their errors from refits."""
         model, outputs, columns = self.model, self.model.outputs, list(others.columns)
-        starts, _ = self.starts(rows, None)
+        starts, left = self.starts(rows, None)
         changes = [Change(np.atleast_1d(some)) for some in rows]
-        moves, errors = self.refits.moves(changes, None if starts is None else starts[:, 0])
+        moves, errors = np.zeros((2, len(changes), len(model.inverse)))
+        far, off_by = np.arange(len(changes)), np.zeros(len(changes))
+        if model.constant and starts is not None:
+            near = correct(self.refits, changes, starts[:, 0], left)
+            far = np.flatnonzero(~near.near)
+            # An error of norm 1 in the others' Hessian is ``sight/√left`` in units of the noise.
+            off_by = np.where(near.near, near.radius, 0.0) * np.sqrt(left) / model.sight
+            moves[near.near] = near.moves[near.near]
+        if len(far):
+            some = [changes[k] for k in far]
+            moves[far], errors[far] = self.refits.moves(
+                some, None if starts is None else starts[far, 0]
+            )
         known = np.isfinite(moves).all(axis=1)
         moves, errors = (np.where(known[:, None], v, 0.0) for v in (moves, errors))
         scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
@@ -427,6 +447,10 @@ class ChangedRecords(FiniteChanges):
             lost += model.gram_solver.rounding * shifts(np.abs(x), np.abs(change), np.abs(moves))
             # No two outputs lie further apart than √2 times the length in their orthonormal basis.
             span = np.linalg.norm(lost, axis=3) * (1.0 if outputs.basis is None else np.sqrt(2))
+            if off_by[which].any():
+                new, joint = self._replacements(sets, others)
+                widest = joint.each.widest(joint.blocks(new.lengths))
+                span = span + np.sqrt(np.maximum(widest, 0.0)) * off_by[which, None, None]
             scores[which], off[which] = self._scores(margins, labels, span)
         return scores, np.where(known, off, np.inf)
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seepage.glm.changes.batched_refits import BatchedRefits, Change, ChangedTables
+from seepage.glm.changes.local_model import Bend
 from seepage.glm.changes.outputs import times
 
 
@@ -66,29 +67,104 @@ def correct(
 def _steps(
     batch: ChangedTables, moved: np.ndarray, free: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    model, inverse = batch.model, _Inverse(batch)
+    model, bend = batch.model, batch.model.bend
+    inverse = _Inverse(batch)
+    bent = None if bend is None else _Bent(batch, bend)
     M, n, columns = model.constant, len(model.X), np.arange(len(moved))
     unit = model.sight / np.sqrt(free)
     reach = np.maximum(np.sqrt(model.largest_shifts.largest / free), inverse.arrival_reach(free))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        if bent is not None and model.outputs.count > 1:  # others begin at their expansion
+            moved = bent.start(moved)
         for _ in range(16):  # what converges, does so in fewer; others are refitted
             shift = batch.shifts(moved)
             gradient = batch.gradient(moved, shift)
-            step = -inverse.times(gradient, shift)
-            norm = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0))
             spans = model.outputs.spans(shift[:n])
             spans[batch.rows, columns] = 0.0
             S = M * spans[model.weight > 0].max(axis=0, initial=0.0)
-            d = -np.log1p(-np.minimum(M * reach * np.exp(S) * norm, 1.0))
+            off, ends = S, np.exp(S / 2)  # ``c − d``, and the norm in the Hessian of 1 in Q
+            first = np.zeros(len(S), dtype=bool)
+            if bent is not None:
+                share = np.exp(2 * S) * S**2 / 2
+                first = share < np.minimum(0.5, np.expm1(S))
+                off = np.where(first, -np.log1p(-np.where(first, share, 0.0)), S)
+                ends = np.where(first, 1 / np.sqrt(1 - np.where(first, share, 0.0)), ends)
+            if first.any():
+                step = -bent.solved(gradient, moved, first)
+            else:
+                step = -inverse.times(gradient, shift)
+            norm = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0))
+            d = -np.log1p(-np.minimum(M * reach * np.exp(S / 2) * ends * norm, 1.0))
             moved = moved + step
-            radius = unit * np.expm1(S + d) * norm
+            radius = unit * np.where(first, np.exp(S / 2) * ends, 1.0) * np.expm1(off + d) * norm
             # Newton's refits stop at the same distance, relative to the change.
             close = radius <= 1e-11 * np.linalg.norm(model.seen(moved), axis=1)
             far = ~close & (norm > 0)
             # Where errors do not shrink to half at every step, Newton's method is as fast.
-            if not (far & (np.expm1(S + d) < 0.5)).any():
+            if not (far & (np.expm1(off + d) < 0.5)).any():
                 break
     return moved, np.where(far, np.inf, radius), np.exp(S + d)
+
+
+class _Bent:
+    """``(Q + T[δ])⁻¹`` for a batch in which one record is removed each and, perhaps, one is added.
+
+    All are in coordinates where H is I.
+    """
+
+    def __init__(self, batch: ChangedTables, bend: Bend) -> None:
+        self.batch, self.bend, model, rows = batch, bend, batch.model, batch.rows
+        self.inverse = np.linalg.inv(bend.root)
+        self.weight = model.weight[rows, None]
+        self.x = bend.seen(model.gram_solver.design(model.X[rows]))  # (B, c, P)
+        self.thirds = model.outputs.third_parts(model.margins[rows], model.target[rows])
+        self.z = None if batch.z is None else bend.seen(batch.z[0])
+
+    def _leaves(self, u: np.ndarray, bent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the removed records' shifts, (B, c), and changes of curvature, (B, c, c)."""
+        shift, (weights, along) = times(self.x, u), self.thirds
+        scaled = (weights * times(along, shift) * bent[:, None])[..., None] * along
+        return shift, np.swapaxes(scaled, 1, 2) @ along
+
+    def _hessian(self, u: np.ndarray, bent: np.ndarray) -> np.ndarray:
+        """Return ``Q``, with ``T[δ]`` where ``bent`` says so, (B, P, P)."""
+        batch, outputs = self.batch, self.batch.model.outputs
+        Q = self.bend.along(u * bent[:, None])
+        Q += np.eye(Q.shape[1])
+        leaves = batch.model.curvatures[batch.rows] + self._leaves(u, bent)[1]
+        leaves = self.weight[..., None] * leaves
+        Q -= np.swapaxes(self.x, 1, 2) @ (leaves @ self.x)
+        if self.z is not None:
+            curved = outputs.curvature(batch.own_margins[0] + times(self.z, u), batch.labels[0])
+            curved = batch.own_weight[0, :, None, None] * curved
+            Q += np.swapaxes(self.z, 1, 2) @ (curved @ self.z)
+        return Q
+
+    def solved(self, gradient: np.ndarray, moved: np.ndarray, bent: np.ndarray) -> np.ndarray:
+        """Return ``(Q + T[δ])⁻¹g``, (B, P); without ``T[δ]`` where not ``bent``."""
+        Q, root = self._hessian(moved @ self.inverse.T, bent), self.bend.root
+        return np.asarray(np.linalg.solve(Q, (gradient @ root)[..., None])[..., 0] @ root.T)
+
+    def start(self, moved: np.ndarray) -> np.ndarray:
+        """Return the solutions of the equation to second powers of the shifts, (B, P)."""
+        batch, model = self.batch, self.batch.model
+        u, every = moved @ self.inverse.T, np.ones(len(moved), dtype=bool)
+        pull = self.weight * model.slopes[batch.rows]
+        for _ in range(4):
+            shift, bent = self._leaves(u, every)
+            own = times(model.curvatures[batch.rows] + bent / 2, shift)
+            own = pull + self.weight * own
+            left = u + times(self.bend.along(u), u) / 2
+            left -= times(np.swapaxes(self.x, 1, 2), own)
+            if self.z is not None:
+                slope = model.outputs.slope(
+                    batch.own_margins[0] + times(self.z, u), batch.labels[0]
+                )
+                slope = batch.own_weight[0, :, None] * slope
+                left += times(np.swapaxes(self.z, 1, 2), slope)
+            u = u - np.linalg.solve(self._hessian(u, every), left[..., None])[..., 0]
+        near = np.isfinite(u).all(axis=1, keepdims=True)
+        return np.where(near, u @ self.bend.root.T, moved)
 
 
 class _Inverse:

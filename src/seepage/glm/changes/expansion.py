@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -38,8 +39,10 @@ from seepage.core.finite_changes import (
 from seepage.glm.changes.centres import Centres
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.losses import Elementwise, Family
-from seepage.support.chunks import row_slices
+from seepage.support.chunks import row_slices, spread
 from seepage.support.double_double import EPS
+
+AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,18 @@ class Monomials:
 
     def __init__(self, numbers: int) -> None:
         self.pairs = np.triu_indices(numbers)
-        first = np.searchsorted(self.pairs[0], np.arange(numbers))  # of the pairs that begin with k
-        pair = [np.arange(start, len(self.pairs[0])) for start in first]
+        # of the pairs that begin with k
+        self.first = np.searchsorted(self.pairs[0], np.arange(numbers))
+        pair = [np.arange(start, len(self.pairs[0])) for start in self.first]
         self.triples = np.concatenate(pair), np.repeat(np.arange(numbers), [len(p) for p in pair])
 
     def squares(self, x: np.ndarray) -> np.ndarray:
-        """Return the products ``x_i x_j`` with ``i ≤ j`` of every row."""
-        return np.asarray(x[:, self.pairs[0]] * x[:, self.pairs[1]])
+        """Return the products ``x_i x_j`` with ``i ≤ j`` of every column, (P, m) → (·, m)."""
+        return _in_blocks(x, np.arange(len(x)), x, len(self.pairs[0]))
 
     def cubes(self, x: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """Return the products ``x_k x_i x_j`` with ``k ≤ i ≤ j`` of every row."""
-        return np.asarray(squares[:, self.triples[0]] * x[:, self.triples[1]])
+        """Return the products ``x_k x_i x_j`` with ``k ≤ i ≤ j`` of every column."""
+        return _in_blocks(x, self.first, squares, len(self.triples[0]))
 
     @cached_property
     def orders(self) -> tuple[np.ndarray, np.ndarray]:
@@ -80,6 +84,19 @@ class Monomials:
         twos = np.where(i == j, 1.0, 2.0)
         same = (i[pair] == j[pair]).astype(int) + (k == i[pair])
         return twos, np.choose(same, [6.0, 3.0, 1.0])
+
+
+def _in_blocks(x: np.ndarray, first: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """Return ``x_k`` times the values from the k-th first one on, for every k in turn, (size, m).
+
+    The records come last: NumPy multiplies long rows several times as fast as short ones.
+    """
+    out, at = np.empty((size, x.shape[1])), 0
+    for k, start in enumerate(first):
+        end = at + len(values) - start
+        np.multiply(values[start:], x[k], out=out[at:end])
+        at = end
+    return out
 
 
 @dataclass(frozen=True)
@@ -92,14 +109,40 @@ class Forms:
     quartic: np.ndarray  # B, (P, P)
     reach: float  # the largest ‖x̂‖
 
+    @cached_property
+    def norms(self) -> tuple[float, float]:
+        """Numbers τ and φ such that ``‖T[u, v]‖ ≤ τ‖u‖‖v‖`` and ``‖F[u, v, w]‖ ≤ φ‖u‖‖v‖‖w‖``.
+
+        They are the largest singular values of the forms written as matrices, of which each row
+        here stands for as many equal ones as products of its kind.
+        """
+        orders = self.monomials.orders
+        forms = (self.third, orders[0]), (self.fourth, orders[1])
+        third, fourth = (
+            0.0 if form is None else float(np.linalg.norm(form / np.sqrt(order)[:, None], 2))
+            for form, order in forms
+        )
+        return third, fourth
+
+    def change(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Return upper bounds on how far the slopes at u and at v are apart, (N,)."""
+        third, fourth = self.norms
+        a, b = _size(u), _size(v)
+        rate = third * _size(u + v) / 2 + fourth * (a * a + a * b + b * b) / 6
+        return np.asarray(rate * _size(v - u))
+
     def slopes(self, u: np.ndarray) -> np.ndarray:
-        """Return ``½ T[u, u] + ⅙ F[u, u, u]``, of shape (…, P)."""
-        flat = u.reshape(-1, u.shape[-1])  # one product of two matrices
-        squares = self.monomials.squares(flat)
-        slopes = squares @ self.third / 2
-        if self.fourth is not None:
-            slopes += self.monomials.cubes(flat, squares) @ self.fourth / 6
-        return np.asarray(slopes.reshape(u.shape))
+        """Return ``½ T[u, u] + ⅙ F[u, u, u]`` of changes (N, P), of the same shape."""
+        out = np.empty_like(u)
+        width = len(self.third if self.fourth is None else self.fourth)
+        for piece in row_slices(len(u), width, chunk=AT_ONCE):
+            columns = np.ascontiguousarray(u[piece].T)
+            squares = self.monomials.squares(columns)
+            slopes = self.third.T @ squares / 2
+            if self.fourth is not None:
+                slopes += self.fourth.T @ self.monomials.cubes(columns, squares) / 6
+            out[piece] = slopes.T
+        return out
 
 
 class Expansion:
@@ -135,6 +178,11 @@ class Expansion:
         scaled = self.model.inverse / np.outer(sizes, sizes)
         return np.asarray(sizes[:, None] * np.linalg.cholesky(scaled))
 
+    @cached_property
+    def seen_root(self) -> np.ndarray:
+        """``Φ^½A`` transposed: u times it is the whitened change."""
+        return self.model.seen(self.root.T)
+
     def seen(self, x: np.ndarray) -> np.ndarray:
         """Return ``x̂`` of the given records, of shape (n, P)."""
         return np.asarray(self.model.solver.design(x) @ self.root)
@@ -153,14 +201,15 @@ class Expansion:
         monomials, B, largest = Monomials(P), np.zeros((P, P)), 0.0
         twos, threes = monomials.orders
         T, F = np.zeros((len(twos), P)), np.zeros((len(threes), P)) if deep else None
-        for piece in row_slices(len(model.X), len(threes) if deep else len(twos)):
+        for piece in row_slices(len(model.X), len(threes) if deep else len(twos), chunk=AT_ONCE):
             x, weight = self.seen(model.X[piece]), model.weight[piece]
             third, fourth = self._bends(np.arange(len(model.X))[piece])
             length = np.einsum("np,np->n", x, x)
-            squares = monomials.squares(x)
-            T += squares.T @ (third[:, None] * x)
+            columns = np.ascontiguousarray(x.T)
+            squares = monomials.squares(columns)
+            T += squares @ (third[:, None] * x)
             if F is not None:
-                F += monomials.cubes(x, squares).T @ (fourth[:, None] * x)
+                F += monomials.cubes(columns, squares) @ (fourth[:, None] * x)
             B += x.T @ ((weight * model.curvatures[piece, 0, 0] * length)[:, None] * x)
             largest = max(largest, float(np.max(length[weight > 0], initial=0.0)))
         F = None if F is None else threes[:, None] * F
@@ -180,16 +229,16 @@ class Expansion:
         """Return certified changes due to records, (m,); ``others=None`` leaves them out."""
         model, K = self.model, 1 if others is None else len(others)
         whole = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
-        for piece in row_slices(len(rows), K * self._width):
-            centres = Centres.of(model, rows[piece, None], others)
-            whole.put(piece, self._around(centres, self.of(rows[piece], others, centres)))
-        return whole
 
-    @property
-    def _width(self) -> int:
-        """The count of numbers in memory for one parameter change."""
-        forms = self.forms
-        return len(forms.third if forms.fourth is None else forms.fourth)
+        def around(piece: slice) -> tuple[slice, Moves]:
+            centres = Centres.of(model, rows[piece, None], others)
+            return piece, self._around(centres, self.of(rows[piece], others, centres))
+
+        pieces = list(row_slices(len(rows), 4 * K * len(self.root), chunk=4 * AT_ONCE))
+        # What all pieces share is computed, and kept, with the first.
+        for piece, closer in chain(map(around, pieces[:1]), spread(around, pieces[1:])):
+            whole.put(piece, closer)
+        return whole
 
     def _around(self, centres: Centres, found: Expanded) -> Moves:
         model, E, still = self.model, found.error, found.error == 0
@@ -199,7 +248,7 @@ class Expansion:
                 off = E + np.linalg.norm(found.beside, axis=2)
                 own = centres.own.per_error(model.constant, off)
             radius = (centres.per_error[:, None] + own) * E
-            seen = model.seen(found.moves @ self.root.T)
+            seen = found.moves @ self.seen_root
             gram = seen @ np.swapaxes(seen, 1, 2)
         # Moves beyond the range of floating point are unknown: any length is possible.
         lost = ~np.isfinite(gram).all(axis=(1, 2))
@@ -212,89 +261,155 @@ class Expansion:
 
     def of(self, rows: np.ndarray, others: Alternatives | None, centres: Centres) -> Expanded:
         """Return the changes due to records, (m,), starting at their centres."""
-        equation = _Equation.of(self, rows, others)
-        start = centres.moves(self.model, rows[:, None])
-        first = np.linalg.solve(self.root, start.reshape(-1, len(self.root)).T).T
-        first = u = first.reshape(start.shape)
-        with np.errstate(over="ignore", invalid="ignore"):
-            left, curved = equation.residual(u)
-            for _ in range(6):
-                u = u - equation.solved(left, curved)
-                left, curved = equation.residual(u)
-                if not np.any(np.linalg.norm(left, axis=2) > 1e-9 * np.linalg.norm(u, axis=2)):
-                    break
-            error = self._radius(u, np.linalg.norm(left, axis=2), centres.free[:, None])
         known = np.isfinite(centres.per_error)[:, None] & ~centres.unsolved
         still = np.asarray(known & np.all(centres.coefs == 0, axis=2))
-        moved = np.asarray(np.isfinite(u).all(axis=2) & ~still)
-        error = np.where(still, 0.0, np.where(known & moved, error, np.inf))
-        u, beside = (np.where(moved[..., None], v, 0.0) for v in (u, u - first))
+        record, which = np.nonzero(known & ~still)  # the changes that move the fit
+        u, beside = np.zeros((2, *still.shape, len(self.root)))
+        error = np.where(still, 0.0, np.inf)
+        if len(record):
+            equation = _Equation.of(self, rows, others, record, which)
+            coefs = centres.coefs[record, which]
+            start = coefs[:, :1] * equation.x  # H⁻¹x̃ = A x̂, and H⁻¹e = A Aᵀe
+            if centres.columns:
+                start += coefs[:, 1:] @ self.root[centres.columns]
+            moved, size = self._solved(equation, start, centres.free[record])
+            finite = np.isfinite(moved).all(axis=1)
+            u[record, which] = np.where(finite[:, None], moved, 0.0)
+            beside[record, which] = np.where(finite[:, None], moved - start, 0.0)
+            error[record, which] = np.where(finite, size, np.inf)
         return Expanded(u, error, beside)
 
-    def _radius(self, u: np.ndarray, residual: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return the radius E, or infinity where none exists, of shape (m, K)."""
-        M, forms, size = self.model.constant, self.forms, np.linalg.norm(u, axis=2)
+    def _solved(
+        self, equation: _Equation, start: np.ndarray, free: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the solutions u from starts (N, P), and their radii E, (N,)."""
+        u, radius, active = start.copy(), np.full(len(start), np.inf), np.arange(len(start))
+        with np.errstate(over="ignore", invalid="ignore"):
+            here = self.forms.slopes(start)
+            for _ in range(7):
+                left, own, curved = equation.residual(u[active], here)
+                radius[active], going = self._radius(u[active], _size(left), free[active])
+                if not going.any():
+                    break
+                active, equation = active[going], equation.part(going)
+                before, left, own = u[active], left[going], own[going]
+                u[active] = after = before - equation.solved(left, curved[going])
+                # The sum over the records need not be computed anew where its change is small.
+                left = left + (after - before) + (equation.own(after)[0] - own)
+                most = _size(left) + self.forms.change(before, after)
+                radius[active], going = self._radius(after, most, free[active])
+                active, equation = active[going], equation.part(going)
+                here = self.forms.slopes(u[active])
+        return u, radius
+
+    def _radius(
+        self, u: np.ndarray, residual: np.ndarray, free: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the radius E, infinite where none exists, and where the residual adds to it, (N,).
+
+        A residual far smaller than what the expansion omits adds nothing worth a further step.
+        """
+        M, forms, size = self.model.constant, self.forms, _size(u)
         S, R = forms.reach * size, forms.reach / np.sqrt(free)
-        powers = size * np.sqrt(np.maximum(np.sum((u @ forms.quartic) * u, axis=2), 0.0))
+        powers = size * np.sqrt(np.maximum(_dot(u @ forms.quartic, u), 0.0))
         left_out = M**2 * S / 6 if forms.fourth is None else M**3 * S**2 / 24
+        omitted = np.exp(M * S) * left_out * powers
         # Sums of as many terms as there are parameters, each off by its rounding.
         rounding = 8 * len(self.root) * EPS * size
-        least = np.exp(M * S) * left_out * powers + (residual + rounding) / np.sqrt(free)
+        least = omitted + (residual + rounding) / np.sqrt(free)
         E = least / np.maximum(1 - 2 * np.expm1(M * S), 0.1)
         held = least + np.expm1(M * (S + R * E)) * E <= E
-        return np.asarray(np.where(held, E, np.inf))
+        going = residual > np.maximum(1e-9 * size, 0.05 * omitted)
+        return np.where(held, E, np.inf), going
 
 
 @dataclass(frozen=True)
 class _Equation:
-    """The equation for a change, ``u − a(x̂·u)x̂ + ε(u) + ω ℓ'(m + ẑ·u, y')ẑ = ω r x̂``."""
+    """The equation for N changes, ``u − a(x̂·u)x̂ + ε(u) + ω ℓ'(m + ẑ·u, y')ẑ = ω r x̂``."""
 
     expansion: Expansion
-    x: np.ndarray  # x̂, (m, 1, P)
-    pull: np.ndarray  # ω r, (m, 1)
-    bends: tuple[np.ndarray, ...]  # ω times its curvature and the next two derivatives, (m, 1) each
-    weight: np.ndarray  # ω, (m, 1)
+    x: np.ndarray  # x̂, (N, P)
+    pull: np.ndarray  # ω r, (N,)
+    bends: tuple[np.ndarray, ...]  # ω times its curvature and the next two derivatives, (N,) each
+    weight: np.ndarray  # ω, (N,)
     arrival: tuple[np.ndarray, np.ndarray, np.ndarray] | None  # ẑ, its margin under θ̂, and y'
 
     @classmethod
-    def of(cls, expansion: Expansion, rows: np.ndarray, others: Alternatives | None) -> _Equation:
-        model = expansion.model
-        x, weight = expansion.seen(model.X[rows])[:, None, :], model.weight[rows][:, None]
-        curvature = weight * model.curvatures[rows, 0]
-        bends = (curvature, *(bend[:, None] for bend in expansion._bends(rows)))
+    def of(
+        cls,
+        expansion: Expansion,
+        rows: np.ndarray,
+        others: Alternatives | None,
+        record: np.ndarray,
+        which: np.ndarray,
+    ) -> _Equation:
+        """Build the equations of some alternatives, ``which``, of some of the rows, ``record``."""
+        model, some = expansion.model, rows[record]
+        x = expansion.seen(model.X[rows])[record]
+        weight, curvature = model.weight[some], model.curvatures[some, 0, 0]
+        bends = (weight * curvature, *expansion._bends(some))
         arrival = None
         if others is not None:
             change, labels = model.changes(rows, others)
-            margin = model.margins_before(rows, change, others.columns)[..., 0]
-            arrival = expansion.arriving(rows, others), margin, labels
-        return cls(expansion, x, weight * model.slopes[rows], bends, weight, arrival)
+            margin = model.margins_before(rows, change, others.columns)[record, which, 0]
+            z = x
+            if others.columns:
+                z = x + change[record, which] @ expansion.root[list(others.columns)]
+            arrival = z, margin, labels[record, which]
+        return cls(expansion, x, weight * model.slopes[some, 0], bends, weight, arrival)
 
-    def residual(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the equation's residual, (m, K, P), and the added record's curvature."""
-        t = np.sum(self.x * u, axis=2)
+    def part(self, some: np.ndarray) -> _Equation:
+        """Return the equations of some changes."""
+        if some.all():
+            return self
+        bends = tuple(bend[some] for bend in self.bends)
+        arrival = self.arrival
+        if arrival is not None:
+            arrival = arrival[0][some], arrival[1][some], arrival[2][some]
+        expansion, weight = self.expansion, self.weight[some]
+        return _Equation(expansion, self.x[some], self.pull[some], bends, weight, arrival)
+
+    def residual(self, u: np.ndarray, forms: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the equations' residuals given ``ε(u)``, and what :meth:`own` returns."""
+        own, curved = self.own(u)
+        return u + forms + own, own, curved
+
+    def own(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the changed records' part, (N, P), and the added records' curvatures, (N,)."""
+        t = _dot(self.x, u)
         first, second, third = self.bends
-        own = self.pull + first * t + second * t**2 / 2
+        leaves = self.pull + first * t + second * t**2 / 2
         if self.expansion.forms.fourth is not None:
-            own = own + third * t**3 / 6
-        left = u + self.expansion.forms.slopes(u) - own[..., None] * self.x
+            leaves = leaves + third * t**3 / 6
+        own = -leaves[:, None] * self.x
         if self.arrival is None:
-            return left, np.zeros_like(t)
+            return own, np.zeros_like(t)
         z, margin, labels = self.arrival
-        outputs, at = self.expansion.model.outputs, (margin + np.sum(z * u, axis=2))[..., None]
-        curved = self.weight * outputs.curvature(at, labels)[..., 0, 0]
-        return left + (self.weight[..., None] * outputs.slope(at, labels)) * z, curved
+        outputs, at = self.expansion.model.outputs, (margin + _dot(z, u))[:, None]
+        curved = self.weight * outputs.curvature(at, labels)[:, 0, 0]
+        return own + (self.weight[:, None] * outputs.slope(at, labels)) * z, curved
 
     def solved(self, v: np.ndarray, curved: np.ndarray) -> np.ndarray:
-        """Return ``(I − a x̂x̂ᵀ + b ẑẑᵀ)⁻¹v``, (m, K, P), by Woodbury's formula."""
+        """Return ``(I − a x̂x̂ᵀ + b ẑẑᵀ)⁻¹v``, (N, P), by Woodbury's formula."""
         v = self._without(v)
         if self.arrival is None:
             return v
         z = self.arrival[0]
         arrived = self._without(z)
-        taken = curved / (1 + curved * np.sum(z * arrived, axis=2))
-        return np.asarray(v - (taken * np.sum(z * v, axis=2))[..., None] * arrived)
+        taken = curved / (1 + curved * _dot(z, arrived))
+        return np.asarray(v - (taken * _dot(z, v))[:, None] * arrived)
 
     def _without(self, v: np.ndarray) -> np.ndarray:
         a = self.bends[0]
-        share = a / (1 - a * np.sum(self.x * self.x, axis=2))
-        return np.asarray(v + (share * np.sum(self.x * v, axis=2))[..., None] * self.x)
+        share = a / (1 - a * _dot(self.x, self.x))
+        return np.asarray(v + (share * _dot(self.x, v))[:, None] * self.x)
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the product of every two rows, (N,)."""
+    return np.asarray(np.einsum("np,np->n", a, b))
+
+
+def _size(vectors: np.ndarray) -> np.ndarray:
+    """Return the length of every row, (N,)."""
+    return np.asarray(np.sqrt(_dot(vectors, vectors)))

@@ -25,6 +25,8 @@ from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS, Double
 from seepage.tables.source import as_numpy
 
+_BEND_WORK = 1e10  # multiplications up to which all third derivatives are summed
+
 
 @dataclass(frozen=True)
 class LargestShifts:
@@ -241,6 +243,16 @@ class LocalModel:
         return float(max(values[-1], 0.0) ** 0.25)
 
     @cached_property
+    def bend(self) -> Bend | None:
+        """The Hessian's change to first order, if known for this loss and cheap enough."""
+        P, family = len(self.inverse), self.fit.family
+        known = isinstance(family, Categorical) or family.curvature_bend is not None
+        work = 2.0 * len(self.X) * (self.outputs.count + 1) * P**3
+        if not (known and self.constant and self.shifts is None and work <= _BEND_WORK):
+            return None
+        return Bend.of(self) if self.gram_solver.rounding < 1e-9 else None
+
+    @cached_property
     def error_effect(self) -> np.ndarray:
         """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the squared effect of slope errors on the parameter change."""
         penalised = self.inverse[:, : self.outputs.count * self.X.shape[1]]
@@ -260,6 +272,37 @@ class LocalModel:
         if not self.constant:
             return 0.0
         return float(np.sqrt(max(np.linalg.eigvalsh(self.error_effect)[-1], 0.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Bend:
+    """The sum of the losses' third derivatives, ``T = Σ ω ℓ‴``, in coordinates where H is I."""
+
+    root: np.ndarray  # A with AAᵀ = H⁻¹, so that changes are δ = Au, (P, P)
+    third: np.ndarray  # T, (P, P²)
+    outputs: int
+
+    @classmethod
+    def of(cls, model: LocalModel) -> Bend:
+        """Sum over the records of a model."""
+        sizes, P = np.sqrt(np.diagonal(model.inverse)), len(model.inverse)
+        root = sizes[:, None] * np.linalg.cholesky(model.inverse / np.outer(sizes, sizes))
+        bend = cls(root, np.zeros((P, P * P)), model.outputs.count)
+        for piece in row_slices(len(model.X), (bend.outputs + 1) * P * P):
+            x = bend.seen(model.solver.design(model.X[piece]))
+            weights, along = model.outputs.third_parts(model.margins[piece], model.target[piece])
+            z = (along @ x).reshape(-1, P)
+            weights = (model.weight[piece, None] * weights).reshape(-1, 1)
+            bend.third[:] += (weights * z).T @ (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
+        return bend
+
+    def seen(self, design: np.ndarray) -> np.ndarray:
+        """Return ``x̂ = Aᵀx̃`` of records, one vector per output, (m, D) → (m, c, P)."""
+        return np.tensordot(design, self.root.reshape(-1, self.outputs, len(self.root)), 1)
+
+    def along(self, u: np.ndarray) -> np.ndarray:
+        """Return ``T[u]`` of changes, (B, P) → (B, P, P)."""
+        return np.asarray((u @ self.third).reshape(len(u), *self.root.shape))
 
 
 class Whitening:

@@ -6,13 +6,12 @@ differences matter. Finite changes are expressed in c free coordinates, where c 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from scipy.optimize.elementwise import find_root
 
 from seepage.core.jacobian import simplex_basis
-from seepage.glm.losses import Categorical, Family
+from seepage.glm.losses import Categorical, Elementwise, Family
 from seepage.support.double_double import EPS
 
 SOLVED = 1e-12  # the largest residual, relative to the terms of its equation, of a root
@@ -82,6 +81,20 @@ class Outputs:
         if self.basis is not None:
             matrices = self.basis.T @ matrices @ self.basis
         return matrices.reshape(*m.shape, self.count)
+
+    def third_parts(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the third derivatives as sums of cubes ``Σ_k w_k d_k⊗d_k⊗d_k``.
+
+        The result contains the weights w, (…, q), and the directions d, (…, q, c). For softmax,
+        whose third derivatives are the third central moments of a class drawn by π, q is K.
+        """
+        if self.basis is None:
+            margins, labels = self._flat(m, labels)
+            slope = cast(Family, self.family).curvature_slope
+            third = np.asarray(cast(Elementwise, slope)(margins, labels)).reshape(m.shape)
+            return third, np.ones((*m.shape, 1))
+        powers = np.moveaxis(self._powers(m), 0, -1)
+        return powers, self.basis - (powers @ self.basis)[..., None, :]
 
     def curvature_parts(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Return the factors of curvatures that :meth:`curvature_times` uses, (p, …).
@@ -181,27 +194,46 @@ class Outputs:
         return JointOutputs(self, 1).own_margin(given, weight, labels[:, :, None], np.ones(1))
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return one output's roots, each between ``given`` and ``given − weight·ℓ'(given)``."""
-        every = labels.reshape(given.shape[0] * given.shape[1], -1)
-        if self.basis is None:
-            every = every[:, 0]
+        """Return one output's roots, each between ``given`` and ``given − weight·ℓ'(given)``.
 
-        def excess(m: np.ndarray, given: np.ndarray, weight: np.ndarray, at: np.ndarray) -> Any:
-            return m + weight * self.slope(m[..., None], every[at.astype(int)])[..., 0] - given
+        They are computed by Newton's method; a step that leaves the bracket, or that is longer
+        than half the step before it, is replaced by one to the middle.
+        """
+        shape = given.shape[:2]
+        every = labels.reshape(shape[0] * shape[1], *labels.shape[2:])
+        given, weight = (
+            np.broadcast_to(value[..., 0], shape).reshape(-1) for value in (given, weight)
+        )
 
-        at = np.arange(len(every)).reshape(given.shape[:2])
-        args = tuple(np.broadcast_arrays(given[..., 0], weight[..., 0], at))
+        def excess(m: np.ndarray, at: Any = slice(None)) -> np.ndarray:
+            slope = self.slope(m[:, None], every[at])[:, 0]
+            return np.asarray(m + weight[at] * slope - given[at])
+
         with np.errstate(over="ignore", invalid="ignore"):
-            step, reach = -excess(args[0], *args), 1.0
+            step, reach = -excess(given), 1.0
             # A slope that overflows gives no step length: a step of one is doubled instead.
             step = np.where(np.isfinite(step), step, -1.0)
-            low, high = args[0] + np.minimum(step, 0.0), args[0] + np.maximum(step, 0.0)
-            while np.any(over := excess(low, *args) > 0):
+            low, high = given + np.minimum(step, 0.0), given + np.maximum(step, 0.0)
+            while np.any(over := excess(low) > 0):
                 reach *= 2
-                low = np.where(over, args[0] - reach, low)
-            root = find_root(excess, (low, high), args=args)
-        # Where rounding leaves no change of sign, either end is a root.
-        return np.asarray(np.where(root.success, root.x, low)[..., None])
+                low = np.where(over, given - reach, low)
+            root, active, last = np.clip(given, low, high), np.arange(len(given)), high - low
+            for _ in range(200):
+                m, lo, hi = root[active], low[active], high[active]
+                off = excess(m, active)
+                low[active] = lo = np.where(off < 0, m, lo)
+                high[active] = hi = np.where(off > 0, m, hi)
+                curved = self.curvature(m[:, None], every[active])[:, 0, 0]
+                new = m - off / (1 + weight[active] * curved)
+                inside = (new > lo) & (new < hi) & (np.abs(new - m) <= last[active] / 2)
+                new = np.where(inside, new, _between(lo, hi))
+                root[active] = new = np.where(off == 0, m, new)
+                last[active] = np.abs(new - m)
+                going = last[active] > 4 * EPS * np.maximum(np.abs(new), EPS)
+                active = active[going]
+                if not len(active):
+                    break
+        return root.reshape(*shape, 1)
 
 
 class JointOutputs:
@@ -290,6 +322,12 @@ class JointOutputs:
             v[active] = here + length[:, None] * step
         found = (given + times(root, v)).reshape(*shape, w)
         return found, (left <= SOLVED).reshape(shape)
+
+
+def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the middles of brackets, and of their magnitudes where these are far apart."""
+    middle = np.sinh((np.arcsinh(low) + np.arcsinh(high)) / 2)
+    return np.where(high - low > 1 + np.abs(low + high) / 4, middle, (low + high) / 2)
 
 
 def symmetric_root(matrices: np.ndarray) -> np.ndarray:

@@ -172,8 +172,8 @@ class OutsiderLeakage:
         exact
             The number of records whose normal approximation is checked by resampled refits, the
             most exposed first; ``True`` for all. The default is the number of records for which the
-            approximation is known to fail (at least 1, at most 20). None are checked if the refits
-            would take more than about a minute.
+            approximation is known to fail (at least 1, at most 20). No record is checked if the
+            refits would take more than about a minute.
 
         Examples
         --------
@@ -223,7 +223,7 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about all records of each person, treating other people as noise.
 
-        This is :meth:`records`, with all records of a person measured together.
+        The result is that of :meth:`records`, with all records of a person measured together.
         """
         return eta_of_each(
             self._one,

@@ -14,8 +14,8 @@ from seepage.support.number_check import check_count
 from seepage.tables.names import counted
 
 ANSWERS = (
-    "The noise is on the margins of the model's answers to queries. Directions of the parameters "
-    "that affect no query have a tiny weight, so that leakage is never understated."
+    "Noise is added to the margins of the model's answers to queries. Parameter directions that "
+    "affect no query get a tiny weight, so that the leakage is never understated."
 )
 
 
@@ -23,12 +23,12 @@ ANSWERS = (
 class Predictions:
     """The model's answers to queries, released instead of its parameters.
 
-    The answers are margins (for least squares, the predictions) or unrounded probabilities. Both
-    carry the same information as ``Aθ̂``, where the rows of A are the queries. As many linearly
-    independent queries as there are parameters leak as much as the parameters. Predicted labels
-    alone leak less. Noise is added to the margins of each answer. For softmax, it is added to each
-    of the K margins, of which only the differences matter. The predictions of a model whose
-    parameters have noise leak no more than these parameters.
+    The answers are margins (for least squares, the predictions) or unrounded probabilities. Margins
+    and unrounded probabilities carry the same information as ``Aθ̂``, where the rows of A are the
+    queries. As many linearly independent queries as there are parameters leak as much as the
+    parameters. Predicted labels alone leak less. Noise is added to the margins of each answer. For
+    softmax, it is added to each of the K margins, of which only the differences matter. The
+    predictions of a model whose parameters have noise leak no more than these parameters.
 
     Parameters
     ----------

@@ -11,8 +11,9 @@ half; then the halves are swapped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -51,17 +52,32 @@ class Resampled:
 
 def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resampled:
     """Return the success rate of a test based on refits for these people."""
-    right, error = np.full((2, len(people)), np.nan)
-    if not len(people):
-        return Resampled(people, right, error, predicted)
-    fits = ResampledFits(worlds, 0)
-    for k, person in enumerate(progress(people, "resampled refits")):
+    fits = cache(lambda: ResampledFits(worlds, 0))  # made only if somebody is asked about
+
+    def draws(person: int) -> list[np.ndarray]:
         coordinates = worlds.coordinates(person)
-        draws = [fits.moves(person, inside) @ coordinates for inside in (True, False)]
-        arrived = np.isfinite(draws[0]).all(axis=1) & np.isfinite(draws[1]).all(axis=1)
+        return [fits().moves(person, inside) @ coordinates for inside in (True, False)]
+
+    return judged(people, predicted, draws)
+
+
+def judged(
+    people: np.ndarray,
+    predicted: np.ndarray,
+    draws: Callable[[int], list[np.ndarray]],
+    seen: Callable[..., Iterable[np.ndarray]] = lambda *both: both,
+) -> Resampled:
+    """Return the success rate of a test between two sets of draws, with and without each person.
+
+    Draws with a NaN are left out; ``seen`` maps the others to what the test is based on.
+    """
+    right, error = np.full((2, len(people)), np.nan)
+    for k, person in enumerate(progress(people, "resampled refits")):
+        both = draws(person)
+        arrived = np.isfinite(np.hstack(both)).all(axis=1)
         if np.mean(arrived) < 0.99:  # the rest may be unlike these
             continue
-        hits = cross_judged(*(one[arrived] for one in draws))
+        hits = cross_judged(*seen(*(one[arrived] for one in both)))
         # Of 1,000 tests without an error not all would be right.
         right[k] = (2 * hits.sum() + 0.5) / (2 * len(hits) + 1)
         error[k] = max(np.std(hits), 0.5 / len(hits)) / np.sqrt(len(hits))

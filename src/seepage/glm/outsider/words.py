@@ -28,7 +28,7 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
         + (
             f"The attacker knows everything about the {guess} except the unknowns."
             if guess
-            else "Absence means that another person replaces this one."
+            else "Absence means that another person replaces this person."
         ),
         "The result is a normal approximation from one fit: an estimate, not a guarantee.",
         *held_sentences(held(parts)),
@@ -49,11 +49,11 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
     if digits is None:
         return ()
     return (
-        f"The numbers are rounded to {counted(digits, 'decimal')}. This adds a variance of r²/12 "
-        "to numbers that vary by more than a step r, and nothing to other numbers. An attacker who "
-        "knows all other records is certain about each record whose absence changes a digit of "
-        "this table, and no better than chance about all other records. The success rate of an "
-        "attacker who knows less is a mean over tables of other people.",
+        f"The numbers are rounded to {counted(digits, 'decimal')}. Rounding adds a variance of "
+        "r²/12 to numbers that vary by more than a step r, and nothing to other numbers. An "
+        "attacker who knows all other records is certain about each record whose absence changes "
+        "a digit of this table, and no better than chance about all other records. The success "
+        "rate of an attacker who knows less is a mean over tables of other people.",
     )
 
 

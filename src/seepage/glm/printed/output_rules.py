@@ -45,7 +45,10 @@ class BrokenRule:
         degrees = f"{self.count:,} residual degree{'s' * (self.count != 1)} of freedom"
         what = {
             "degrees of freedom": degrees,
-            "column": f"only {people} {'carries' if self.count == 1 else 'carry'} this column",
+            "column": (
+                f"only {people} {'differs' if self.count == 1 else 'differ'} from the most common "
+                "value of this column"
+            ),
             "cell": f"the leverage of {people} is above 1/{self.threshold:,}, so fewer than "
             f"{self.threshold:,} records determine their fitted value",
             "difference": f"the two differ by {people}, so the difference of their "

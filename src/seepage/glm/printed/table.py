@@ -33,7 +33,7 @@ from seepage.core.result import Result
 from seepage.core.risk_views import Membership
 from seepage.errors import InputError
 from seepage.glm.outsider.membership import OutsiderMembership
-from seepage.glm.outsider.resampled import DRAWS, Resampled, cross_judged
+from seepage.glm.outsider.resampled import DRAWS, Resampled, judged
 from seepage.glm.outsider.worlds import distance_without_own, inverse_root
 from seepage.glm.printed.matching import by_label, matched, people_of
 from seepage.glm.printed.output_rules import BrokenRule, broken_rules
@@ -224,8 +224,8 @@ class RegressionTable:
         """Return the output-checking rules that the table breaks.
 
         The default threshold is 10. The rules cover residual degrees of freedom, columns with
-        values from few people, and specifications that differ by few people (differencing). They
-        also cover cells of few records that the columns distinguish from all others.
+        values from few people, and specifications that differ by few people (differencing). The
+        rules also cover cells of few records that the columns distinguish from all others.
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
@@ -350,25 +350,23 @@ class RegressionTable:
 
         The weights are as in :mod:`seepage.glm.outsider.resampled`, and the numbers are rounded.
         """
-        right, error = np.full((2, len(people)), np.nan)
         N, rng = len(self.sets), np.random.default_rng(0)
         base = rng.gamma(1 / u, u, size=(DRAWS, N)) if len(people) else np.empty((0, N))
-        for k, person in enumerate(progress(people, "resampled tables")):
-            draws = []
+
+        def draws(person: int) -> list[np.ndarray]:
+            each = []
             for inside in (True, False):
                 weights = base.copy()
                 weights[:, person] = 0.0
                 weights *= (N - inside) / weights.sum(axis=1, keepdims=True)
                 weights[:, person] = float(inside)
-                draws.append(self._printed(self.numbers(weights)) * self.steps)
-            arrived = np.isfinite(np.hstack(draws)).all(axis=1)
-            if np.mean(arrived) < 0.99:
-                continue
-            seen = [(one[arrived] - self.here) @ root for one in draws]
-            hits = cross_judged(*_telling(*seen))
-            right[k] = (2 * hits.sum() + 0.5) / (2 * len(hits) + 1)
-            error[k] = max(np.std(hits), 0.5 / len(hits)) / np.sqrt(len(hits))
-        return Resampled(people, right, error, predicted)
+                each.append(self._printed(self.numbers(weights)) * self.steps)
+            return each
+
+        def seen(*both: np.ndarray) -> Iterator[np.ndarray]:
+            return _telling(*((one - self.here) @ root for one in both))
+
+        return judged(people, predicted, draws, seen)
 
     # To who knows the rest --------------------------------------------------------------------
 
@@ -458,7 +456,7 @@ class RegressionTable:
         said = [
             f"The result is for {attacker}: the other records come from a population that the "
             "attacker knows, and n is printed. Absence means that another person replaces this "
-            "one.",
+            "person.",
             "The result is a normal approximation from people's effects on the printed numbers: an "
             "estimate, not a guarantee.",
             "Only this table is published, with no more digits than given.",
@@ -483,9 +481,9 @@ class RegressionTable:
             )
         else:
             said.append(
-                f"Tables of resampled people checked {checked.largest_difference()}. Their "
-                "result replaces the approximation for a person with high leverage, or who causes "
-                "most of the variation."
+                f"Tables of resampled people checked {checked.largest_difference()}. Their result "
+                "replaces the approximation for people who have high leverage or cause most of "
+                "the variation."
             )
         return tuple(said)
 

@@ -489,10 +489,11 @@ def _read_groups(groups: Any, count: int, folds: int) -> np.ndarray:
 
 
 def _too_few(exchange: Exchange, ways: float) -> str:
-    what = f"{len(exchange.label)} groups" if exchange.grouped else "gradients"
+    unit = "groups" if exchange.grouped else "gradients"
+    what = f"{len(exchange.label)} {unit}" if exchange.grouped else unit
     return (
         f"The labels of the {what} can be exchanged in only {ways:.0f} ways, so no P-value can be "
-        f"below {1 / ways:.2g} and the test cannot detect any leakage. Record more of them."
+        f"below {1 / ways:.2g} and the test cannot detect any leakage. Record more {unit}."
     )
 
 

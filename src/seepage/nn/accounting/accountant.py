@@ -35,7 +35,7 @@ from seepage.nn.problem.views import View, rows_of
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
 from seepage.nn.sampling.batch_check import SamplerCheck, checked_index
 from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
-from seepage.support.number_check import check_choice, check_noise
+from seepage.support.number_check import check_choice, check_count, check_noise
 
 
 @accepts_other_names
@@ -89,8 +89,9 @@ class FisherAccountant(MeasuredRun):
         from the differences between a step's probes.
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, ``"conservative"``
-        (a cheaper upper bound) or ``"sampled"``. The last is measured at one in 32 steps and
-        predicted at the others (``radial_part.py``); it is exact on average over a run.
+        (a cheaper upper bound) or ``"sampled"``. ``"sampled"`` measures the dependence at one in 32
+        steps and predicts it at the others (``radial_part.py``); the result is exact on average
+        over a run.
     method, scale
         How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
         derivatives or over finite steps of size ``scale``. By default, the first batch determines
@@ -170,20 +171,15 @@ class FisherAccountant(MeasuredRun):
         seed: int = 0,
         randomness: str = UNSTATED,
     ) -> None:
-        if n < 1:
-            raise InputError(f"n must be the number of training records, not {n}.")
-        if probes < 1:
-            raise InputError(f"probes must be at least one, not {probes}.")
+        check_count(n, "n, the number of training records,")
+        check_count(probes, "probes")
+        check_count(measure_every, "measure_every")
         if sketch and probes < 2:
             raise InputError(
                 f"A sketch requires at least two probes per step, not {probes}; give probes=2, or "
                 "leave out sketch."
             )
         check_choice(sampler, "sampler", SAMPLERS)
-        if not isinstance(measure_every, int) or measure_every < 1:
-            raise InputError(
-                f"measure_every must be a positive whole number, not {measure_every!r}."
-            )
         check_choice(clip_derivative, "clip_derivative", ("exact", "conservative", "sampled"))
         sampled = clip_derivative == "sampled"
         if sampled and (sketch or survey_every is not None or measure_every > 1):
@@ -309,7 +305,7 @@ class FisherAccountant(MeasuredRun):
             self._get_to_know(*company)
         shared = self.measure_every > 1 and len(chosen) > 0
         due = self.sums.due(chosen, engine.seed) if shared else None
-        how = {"probes": self.probes, "key": self.steps, "index": chosen, "measured": due}
+        how = {"probes": self.probes, "key": self.ledger.steps, "index": chosen, "measured": due}
         sketched = self.sketch is not None and len(chosen) > 0
         # Sketches use derivatives even if the rest does not.
         apart = sketched and self.step_size > 0
@@ -472,7 +468,8 @@ class FisherAccountant(MeasuredRun):
         """Return each record's κ, and the norm of its clipped gradient."""
         lengths = step.norms * self.clip.factor(step.norms)
         noise, sensitivity = entry.noise, entry.sensitivity
-        return self.amplification.factors(lengths, noise, sensitivity, self.steps + 1), lengths
+        steps = self.ledger.steps + 1
+        return self.amplification.factors(lengths, noise, sensitivity, steps), lengths
 
     def _clipped_by_sample(
         self, chosen: Tensor, step: Step, entry: Entry, x: Any, y: Tensor

@@ -49,9 +49,9 @@ _RELEASED = (
 )
 _HIDDEN = "Attackers do not learn which records were in a batch, or how many records it had."
 _AS_PRINTED = (
-    "The factor κ is that of algorithm 1 as printed in Guo et al. 2022. Its ε does not bound the "
-    "ratio of densities that their theorem 4 needs, so the figure reproduces the paper and is not "
-    "an upper bound."
+    "The factor κ is that of algorithm 1 as printed in Guo et al. 2022. The ε of that algorithm "
+    "does not bound the ratio of densities that theorem 4 needs, so the figure reproduces the "
+    "paper and is not an upper bound."
 )
 _OWN_BATCHES = (
     "The figure covers only the batches that this run drew, and its interval covers only the "
@@ -59,9 +59,9 @@ _OWN_BATCHES = (
 )
 _SHARE = (
     "Each record was measured at one in {0} of the steps that it took part in, starting with a "
-    "random one. Its interval also covers the other steps. A record that took part but has not "
-    "been measured yet counts as a record in no batch. Norms and differential privacy use every "
-    "step."
+    "random one. The record's interval also covers the other steps. A record that took part but "
+    "has not been measured yet counts as a record in no batch. Norms and differential privacy use "
+    "every step."
 )
 _SAMPLED = (
     "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "
@@ -110,7 +110,8 @@ class RunReader(ABC):
         """The probability that the amplification factor κ fails over the steps taken so far.
 
         With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
-        ``"algorithm1"``, which has no guarantee, it is one. Otherwise it is zero.
+        ``"algorithm1"``, which has no guarantee, the probability is one. In all other cases, the
+        probability is zero.
         """
 
     @property
@@ -533,7 +534,8 @@ class MeasuredRun(RunReader):
         """The probability that the amplification factor κ fails over the steps taken so far.
 
         With ``amplification="theorem4"``, it is the part of ``delta`` spent so far. With
-        ``"algorithm1"``, which has no guarantee, it is one. Otherwise it is zero.
+        ``"algorithm1"``, which has no guarantee, the probability is one. In all other cases, the
+        probability is zero.
         """
         facts = self.measurement or {}
         if facts.get("amplification") == "algorithm1":
@@ -571,8 +573,8 @@ class MeasuredRun(RunReader):
             )
         if self.ledger.filtered:
             raise InputError(
-                "With budget=, a stopped record has no further privacy loss, but averages over its "
-                "batches do not reflect that. Use trainer.budgets_.filter.spent for each record's "
+                "With budget=, a stopped record has no further privacy loss, but averages over "
+                "its batches ignore the stop. Use trainer.budgets_.filter.spent for each record's "
                 "spent budget, or trainer.promise() for the guarantee for all records."
             )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):

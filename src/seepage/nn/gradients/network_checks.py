@@ -137,7 +137,12 @@ class Validator:
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
         """Return the key and a small batch; raise an error if no method can measure the network."""
-        known = self._is_accepted(x, y)
+        given = [*leaves(x), y]
+        # Every check waits for the device, so the very tensors checked last are not checked again.
+        known = len(given) == len(self._accepted) and all(
+            ref() is value and value._version == version
+            for value, (ref, version) in zip(given, self._accepted, strict=True)
+        )
         if not known:
             _refuse_values(x, y)
         key = self.key(x, y)
@@ -145,7 +150,8 @@ class Validator:
             batch, classes = self._sound[key]
             if not known:
                 _refuse_classes(self.problem, y, classes)
-                self._accept(x, y)
+                readable = not any(value.is_inference() for value in given)  # others lack a version
+                self._accepted = [(weakref.ref(v), v._version) for v in given] if readable else []
             return key, batch
         _refuse_parameters(self.problem)
         refuse_modes(self.problem.net)
@@ -160,19 +166,6 @@ class Validator:
             batch = self.problem.batch(batch.x, batch.y)
         self._sound[key] = batch, classes
         return key, batch
-
-    def _is_accepted(self, x: Inputs, y: Any) -> bool:
-        """Return whether these very tensors were checked last; every check waits for the device."""
-        given = [*leaves(x), y]
-        return len(given) == len(self._accepted) and all(
-            ref() is value and value._version == version
-            for value, (ref, version) in zip(given, self._accepted, strict=True)
-        )
-
-    def _accept(self, x: Inputs, y: Tensor) -> None:
-        given = [*leaves(x), y]
-        readable = not any(value.is_inference() for value in given)  # others have no version
-        self._accepted = [(weakref.ref(v), v._version) for v in given] if readable else []
 
     def tell_of_kinks(self, network: WatchedNetwork) -> None:
         """Warn of kinks, with the names of the functions that may have them."""

@@ -47,13 +47,6 @@ class OuterProducts:
     left: Factor
     right: Tensor
 
-    def cheaper_written_out(self) -> bool:
-        """Return whether full gradients (``S·m·r`` products) cost less than Gram matrices."""
-        if isinstance(self.left, OneHot):
-            return False
-        m, (positions, r) = self.left.shape[3], self.right.shape[2:]
-        return bool(positions * (m + r) > m * r)
-
     def written_out(self) -> Tensor:
         """Return the full gradient of every record, ``(B, size of the weight)``."""
         if not isinstance(self.left, OneHot):
@@ -185,14 +178,17 @@ class ParameterGradient:
         plain: Tensor | None = None
         # A few products are cheaper than the copy that puts their terms side by side.
         for part in _side_by_side(every) if len(every) > 4 else every:
-            if isinstance(part, OuterProducts) and not part.cheaper_written_out():
-                outers.append(part)
-                continue
-            value = (
-                part.written_out()
-                if isinstance(part, OuterProducts)
-                else part.reshape(len(part), -1)
-            )
+            if isinstance(part, OuterProducts):
+                full = False
+                if not isinstance(part.left, OneHot):
+                    m, (positions, r) = part.left.shape[3], part.right.shape[2:]
+                    full = positions * (m + r) > m * r  # products with Gram matrices, or without
+                if not full:
+                    outers.append(part)
+                    continue
+                value = part.written_out()
+            else:
+                value = part.reshape(len(part), -1)
             plain = value if plain is None else plain + value
         return ParameterGradient(outers, plain)
 

@@ -30,6 +30,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint as checkpointing
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from seepage.errors import InputError
@@ -37,7 +38,7 @@ from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainNorms, PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
 from seepage.nn.problem.problem import Batch, NetworkProblem
-from seepage.nn.problem.views import plain_run, switch_off, without_checkpoints
+from seepage.nn.problem.views import plain_run, switch_off
 
 SMALL = 2  # records in the batch that the shapes of outputs are taken from
 
@@ -616,13 +617,18 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
     so this autocast is removed. Gradients are enabled, because torch otherwise uses formulas for
     SiLU and GroupNorm that cannot be differentiated.
     """
+
+    def run_once(*args: Any, **kwargs: Any) -> Iterator[None]:
+        """Run a checkpointed part once, so that it keeps its tensors."""
+        yield
+
     mha = torch.backends.mha
     with ExitStack() as stack:
         stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
         mha.set_fastpath_enabled(False)
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        without_checkpoints(stack)
+        switch_off(stack, checkpointing, "_checkpoint_without_reentrant_generator", run_once)
         for module in net.modules():
             switch_off(stack, module, "gradient_checkpointing", False)
             if "_original_forward" in module.__dict__:

@@ -55,7 +55,7 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 class PrivateTrainer(Trainer):  # type: ignore[misc]
     """A ``Trainer`` for private SGD that accounts for the leakage about every record.
 
-    It takes the arguments of ``transformers.Trainer`` and those below. ``TrainingArguments``
+    The class takes the arguments of ``transformers.Trainer`` and those below. ``TrainingArguments``
     specify the optimiser, the schedule, the number of steps, the clipping threshold C of each
     record's gradient (``max_grad_norm``), and the divisor B (the batch size per device times the
     number of processes). Batches are Poisson samples. The model runs without dropout. Checkpoints

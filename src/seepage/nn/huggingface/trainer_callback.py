@@ -15,10 +15,10 @@ import numpy as np
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from seepage.errors import InputError
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import leakage
 from seepage.nn.problem.views import evaluating
+from seepage.support.number_check import check_count
 from seepage.tables.names import counted
 from seepage.tables.result_table import BLUE, ORANGE, ResultTable, new_axes
 from seepage.tables.source import build_frame
@@ -61,8 +61,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
         probes: int = 8,
         **options: Any,
     ) -> None:
-        if every < 1:
-            raise InputError(f"every must be a positive number of steps, not {every!r}.")
+        check_count(every, "every")
         self.batch, self.every, self.probes = batch, every, probes
         self.options = {
             "noise_multiplier": noise_multiplier,

@@ -453,8 +453,8 @@ class Engine:
     def norms_beside(self, x: Inputs, y: Tensor) -> RadialPull:
         """Return the norms of the gradients at ``z + h e_j`` and ``z − h e_j`` for each unknown j.
 
-        They have the shape ``(B, 2, …)``, with zeros at known entries. They are followed by the
-        norms of the gradients at ``z`` itself, and by the losses.
+        The norms have the shape ``(B, 2, …)``, with zeros at known entries. They are followed by
+        the norms of the gradients at ``z`` itself, and by the losses.
         """
         network, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
@@ -651,7 +651,7 @@ class Engine:
         return self.scale
 
     def over_steps_of(self, scale: float | None) -> Engine:
-        """Return an engine for the same problem, with finite steps of that or the default size."""
+        """Return an engine for the same problem with finite steps of the given or default size."""
         if scale is not None:
             check_positive(scale, "scale")
         other = copy(self)

@@ -62,8 +62,8 @@ class ExposureScores:
         The leverage of the last layer's gradient, and of the sketched gradient of all parameters,
         among the other members' gradients.
     own_shift
-        The change of a record's log-odds by the last layer's Newton step for that record. It is
-        None unless the loss is the cross-entropy of the last layer's outputs, with one row per
+        The change of a record's log-odds by the last layer's Newton step for that record. The score
+        is None unless the loss is the cross-entropy of the last layer's outputs, with one row per
         record, and this layer has at most 8,000 weights.
     damping, sketch
         The damping, which is ``λ`` divided by the mean eigenvalue, and the size of the sketch.

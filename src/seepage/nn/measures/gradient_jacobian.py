@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian, Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.measures.information_matrices import exact_squares, exact_trace
+from seepage.nn.measures.information_matrices import Directions, exact_squares, exact_trace
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
 from seepage.tables.source import Chunk, as_numpy
 
@@ -157,7 +157,8 @@ class GradientJacobian(ReleaseJacobian):
 
         # Derivatives, like the products it is used with, unless finite steps were asked for.
         exactly = engine.method != "finite"
-        squares = measured(engine, self.inputs, self.target, unit, count, derivative=exactly)
+        units = Directions(unit, count)
+        squares = measured(engine, self.inputs, self.target, units, derivative=exactly)
         return squares / self.noise**2
 
     def replaced(self, row: int, features: Any) -> tuple[Inputs, Tensor]:
@@ -267,6 +268,15 @@ class GradientRelease(MeasuredRelease):
         return GradientMoves(self.template)
 
 
+def refuse_labels(labels: Any) -> None:
+    """Raise an error if labels are passed beside the unknowns that replace a record's own."""
+    if labels is not None:
+        raise InputError(
+            "Labels cannot be passed here; to replace a record's label, use view=sp.nn.Label() "
+            "and pass the label as features."
+        )
+
+
 class GradientMoves:
     """Computes the gradient of a batch with one record replaced, for finite changes."""
 
@@ -283,11 +293,7 @@ class GradientMoves:
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return ``g̃(z′) − g̃(z)`` for each replacement of a row, ``(K, P)``."""
-        if labels is not None:
-            raise InputError(
-                "Labels cannot be passed here; to replace a record's label, use view=sp.nn.Label() "
-                "and pass the label as features."
-            )
+        refuse_labels(labels)
         x, y = self._at.replaced(row, features)
         own = self._at.replaced(row, self.X[row][None, :])
         each = [self._flat(rows_of(x, slice(k, k + 1)), y[k : k + 1]) for k in range(len(y))]

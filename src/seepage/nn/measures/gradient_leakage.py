@@ -116,9 +116,10 @@ def leakage(
         ``"derivative"`` uses derivatives. ``"finite"`` uses plain training passes to measure the
         change of the clipped gradient over a step of a stated size; it works for any network that
         can be trained. ``"auto"`` measures dFIL over finite steps if the network has kinks (ReLU,
-        max pooling), because derivatives then understate finite changes. It also uses finite steps
-        if the network cannot be differentiated twice or detaches part of the computation
-        (``.detach()``). Otherwise it uses derivatives. The result states the step size.
+        max pooling), because derivatives then understate finite changes. ``"auto"`` also uses
+        finite steps if the network cannot be differentiated twice or detaches part of the
+        computation (``.detach()``). For all other networks, ``"auto"`` uses derivatives. The result
+        states the step size.
     scale
         The size ``h`` of a finite step. The leakage is then computed from
         ``E‖g̃(z + hv) − g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +44,13 @@ FAILURE = 1e-6  # the probability δ that the upper bound on an eigenvalue is wr
 Trace = tuple[Tensor, Tensor, float]
 
 
+class Directions(NamedTuple):
+    """Directions that all records share, each formed only when it is used."""
+
+    of: Callable[[int], Tensor]
+    count: int
+
+
 def check_probes(probes: int) -> None:
     """Raise an error unless there are enough probes for a standard error."""
     if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
@@ -62,7 +70,7 @@ def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
 
 def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
     """Return the exact trace, as the sum of the diagonal or, with finite steps, as ``D(h)``."""
-    values = exact_trace(engine, x, y, *_units(engine, x, y))
+    values = exact_trace(engine, x, y, _units(engine, x, y))
     return values, torch.zeros_like(values), math.inf
 
 
@@ -72,14 +80,14 @@ def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
     With finite steps, an entry is ``D(h)`` of one unknown while all others are fixed.
     """
     z = engine.variable(x, y)
-    squares = exact_squares(engine, x, y, *_units(engine, x, y))
+    squares = exact_squares(engine, x, y, _units(engine, x, y))
     out = torch.zeros(batch_size(x), z[0].numel(), dtype=squares.dtype, device=z.device)
     out[:, engine.view.entries(z)] = squares
     return out.reshape(-1, *z.shape[1:])
 
 
-def _units(engine: Engine, x: Inputs, y: Tensor) -> tuple[Callable[[int], Tensor], int]:
-    """Return the unit vectors of the unknowns of a record, and their number."""
+def _units(engine: Engine, x: Inputs, y: Tensor) -> Directions:
+    """Return the unit vectors of the unknowns of a record."""
     z = engine.variable(x, y)
     which, size = engine.view.entries(z), z[0].numel()
 
@@ -88,72 +96,56 @@ def _units(engine: Engine, x: Inputs, y: Tensor) -> tuple[Callable[[int], Tensor
         one[which[k]] = 1.0
         return one.reshape(z.shape[1:])
 
-    return unit, len(which)
+    return Directions(unit, len(which))
 
 
 def exact_squares(
-    engine: Engine,
-    x: Inputs,
-    y: Tensor,
-    unit: Callable[[int], Tensor],
-    count: int,
-    derivative: bool = False,
+    engine: Engine, x: Inputs, y: Tensor, units: Directions, derivative: bool = False
 ) -> Tensor:
-    """Return ``‖J̃u‖²`` of every record for each of ``count`` unit vectors, ``(B, count)``.
+    """Return ``‖J̃u‖²`` of every record for each unit vector, ``(B, count)``.
 
     With finite steps, each value is ``D(h)`` along one vector, the mean over both signs. With
     ``derivative=True``, finite steps are never used.
     """
-    ahead = squared_changes_along(engine, x, y, unit, count, derivative)
+    ahead = squared_changes_along(engine, x, y, units, derivative)
     if derivative or not engine.takes_finite_steps(x, y):
         return ahead
-    return (ahead + squared_changes_along(engine, x, y, lambda k: -unit(k), count)) / 2
+    behind = Directions(lambda k: -units.of(k), units.count)
+    return (ahead + squared_changes_along(engine, x, y, behind)) / 2
 
 
 def exact_trace(
-    engine: Engine,
-    x: Inputs,
-    y: Tensor,
-    unit: Callable[[int], Tensor],
-    count: int,
-    derivative: bool = False,
+    engine: Engine, x: Inputs, y: Tensor, units: Directions, derivative: bool = False
 ) -> Tensor:
-    """Return the sum of ``‖J̃u‖²`` over ``count`` unit vectors; with finite steps, ``D(h)``."""
+    """Return the sum of ``‖J̃u‖²`` over all unit vectors; with finite steps, ``D(h)``."""
     # Thin steps estimate the derivatives of smooth networks.
     if derivative or engine.way(x, y) != "finite":
-        return exact_squares(engine, x, y, unit, count, derivative).sum(1)
-    most = 10
+        return exact_squares(engine, x, y, units, derivative).sum(1)
+    most, count = 10, units.count
     if count > most:
         raise InputError(
             f"Over finite steps, an exact result is a mean over all 2^{count} sign vectors for the "
             f"{count:,} unknowns, but at most 2^{most} are supported. Estimate it by "
             "records('dfil', probes=400), or give method='derivative' to sp.nn.leakage."
         )
-    units = torch.stack([unit(k) for k in range(count)])
-    numbers = torch.arange(2**count, device=units.device)[:, None]
-    signs = 1 - 2 * ((numbers >> torch.arange(count, device=units.device)) & 1).to(units.dtype)
-
-    def direction(k: int) -> Tensor:
-        return torch.tensordot(signs[k], units, 1)
-
-    return squared_changes_along(engine, x, y, direction, len(signs)).mean(1)
+    every = torch.stack([units.of(k) for k in range(count)])
+    numbers = torch.arange(2**count, device=every.device)[:, None]
+    signs = 1 - 2 * ((numbers >> torch.arange(count, device=every.device)) & 1).to(every.dtype)
+    sums = Directions(lambda k: torch.tensordot(signs[k], every, 1), len(signs))
+    return squared_changes_along(engine, x, y, sums).mean(1)
 
 
 def squared_changes_along(
-    engine: Engine,
-    x: Inputs,
-    y: Tensor,
-    direction: Callable[[int], Tensor],
-    count: int,
-    derivative: bool = False,
+    engine: Engine, x: Inputs, y: Tensor, directions: Directions, derivative: bool = False
 ) -> Tensor:
-    """Return ``‖J̃v‖²`` of every record for ``count`` shared directions, ``(B, count)``.
+    """Return ``‖J̃v‖²`` of every record for each direction, ``(B, count)``.
 
     With ``derivative=True``, finite steps are never used.
     """
     parts = []
+    count = directions.count
     for start in progress(range(0, count, _AT_A_TIME), "unknowns"):
-        some = [direction(k) for k in range(start, min(start + _AT_A_TIME, count))]
+        some = [directions.of(k) for k in range(start, min(start + _AT_A_TIME, count))]
         v = torch.stack(some)[:, None].expand(-1, batch_size(x), *some[0].shape)
         parts.append(engine.squared_changes(x, y, v, derivative=derivative))
     return torch.cat(parts, 1)
@@ -195,18 +187,13 @@ def subspace(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> Te
     def drawn(k: int) -> Tensor:
         return engine.masked(row_signs(key_of(engine.seed, key, k), rows, shape, z))
 
-    return torch.linalg.qr(products(engine, x, y, drawn, rank))[0]
+    return torch.linalg.qr(products(engine, x, y, Directions(drawn, rank)))[0]
 
 
-def products(
-    engine: Engine, x: Inputs, y: Tensor, direction: Callable[[int], Tensor], count: int
-) -> Tensor:
-    """Return ``A`` times ``count`` record directions ``(B, …)``, with shape ``(B, d, count)``."""
-    images = [
-        engine.information_product(x, y, direction(k)).flatten(1)
-        for k in progress(range(count), "products")
-    ]
-    return torch.stack(images, 2)
+def products(engine: Engine, x: Inputs, y: Tensor, directions: Directions) -> Tensor:
+    """Return ``A`` times directions ``(B, …)`` of the records, with shape ``(B, d, count)``."""
+    each = map(directions.of, progress(range(directions.count), "products"))
+    return torch.stack([engine.information_product(x, y, v).flatten(1) for v in each], 2)
 
 
 def _changes(engine: Engine, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
@@ -229,8 +216,8 @@ class LargestEigenvalues:
     steps
         The number of matrix–vector products.
     settled
-        Whether each residual fell below the tolerance, ``(B,)``. If not, the iteration was stopped
-        early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
+        Whether each residual fell below the tolerance, ``(B,)``. If it did not, the iteration was
+        stopped early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
     """
 
     lower: Tensor
@@ -244,8 +231,8 @@ class LargestEigenvalues:
         return (
             f"The iteration was stopped after {self.steps} matrix–vector products, when "
             f"{int((~self.settled).sum())} of {len(self.settled)} records had not converged. "
-            "Values that have not converged are lower bounds. Their errors extend to upper bounds, "
-            f"each of which fails with a probability of at most {self.failure:g}."
+            "Values that have not converged are lower bounds. The stated errors extend to upper "
+            f"bounds, each of which fails with a probability of at most {self.failure:g}."
         )
 
 
@@ -337,7 +324,7 @@ def nystrom(engine: Engine, x: Inputs, y: Tensor, rank: int) -> InformationSketc
         v[unknown] = basis[:, k].to(z.dtype)
         return v.reshape(1, *z.shape[1:]).expand(count, *z.shape[1:])
 
-    image = products(engine, x, y, placed, basis.shape[1])
+    image = products(engine, x, y, Directions(placed, basis.shape[1]))
     few = _factor(basis, image[:, unknown].double(), torch.finfo(image.dtype).eps)
     factor = torch.zeros(*few.shape[:2], size, dtype=z.dtype, device=z.device)
     factor[:, :, unknown] = few.to(z.dtype)

@@ -33,10 +33,10 @@ GUARANTEED = (
 )
 MEASURED = (
     GUARANTEED[0],
-    "The result is an estimate for the run that took place. It is composed from the record's own "
-    "norms, and steps without the record are charged like steps with it. The norms depend on "
-    "earlier outputs, so the result is not an upper bound; a bound requires a filter (Feldman and "
-    "Zrnic 2021).",
+    "The result is an estimate for the run that took place. The curve is composed from the "
+    "record's own norms, and steps without the record are charged like steps with it. The norms "
+    "depend on earlier outputs, so the result is not an upper bound; a bound requires a filter "
+    "(Feldman and Zrnic 2021).",
 )
 UNSEEN = "The record was in no batch, so it is charged the maximum that the clip allows."
 

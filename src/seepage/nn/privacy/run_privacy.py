@@ -74,8 +74,8 @@ class Entry:
     randomness
         The origin of noise and batches, as in :mod:`seepage.nn.privacy.randomness`.
     declared
-        Whether the sampling rate and the divisor were declared before the data were seen. If not,
-        they follow from the number of records, which counts as public.
+        Whether the sampling rate and the divisor were declared before the data were seen. If they
+        were not declared, they follow from the number of records, which counts as public.
     filtered
         Whether each record took part only until its budget was spent.
     """

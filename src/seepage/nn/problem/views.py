@@ -603,15 +603,6 @@ class _NotReentrant:
         return checkpointing.checkpoint(function, *args, **how)
 
 
-def without_checkpoints(stack: ExitStack) -> None:
-    """Disable checkpointing until the exit stack closes: parts run once and keep their tensors."""
-
-    def run_once(*args: Any, **kwargs: Any) -> Iterator[None]:
-        yield
-
-    switch_off(stack, checkpointing, "_checkpoint_without_reentrant_generator", run_once)
-
-
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Open a context that disables dropout and similar modules, and then restores their modes."""

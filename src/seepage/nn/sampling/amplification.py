@@ -28,7 +28,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON, check_rate
-from seepage.support.number_check import check_choice, check_share
+from seepage.support.number_check import check_choice, check_count, check_share
 
 METHODS = ("mixture", "theorem4", "algorithm1", "none")
 
@@ -46,9 +46,9 @@ class MixtureFactor:
 
     the information is exactly ``q I`` times ``E[w]`` in directions orthogonal to ``m₁ − m₀``, and
     ``q I`` times ``E[x² w]`` along ``m₁ − m₀``. κ is the larger of the two factors. Averaging over
-    the other records of the batch can only lower κ (the map ``(a, b) → a²/b`` is convex). κ
-    increases from ``q`` at ``μ = 0`` to one. κ is read from a table at the next larger point, so
-    the value is an upper bound.
+    the other records of the batch can only lower κ (the map ``(a, b) → a²/b`` is convex). As ``μ``
+    grows, κ increases from ``q`` to one. The value is read from a table at the next larger point,
+    so it is an upper bound.
 
     Examples
     --------
@@ -130,10 +130,8 @@ class FailureBudget:
 
     def __init__(self, total: float, steps: int | None) -> None:
         check_share(total, "delta")
-        if steps is not None and steps < 1:
-            raise InputError(
-                f"steps must be the number of steps in the run, at least 1, not {steps!r}."
-            )
+        if steps is not None:
+            check_count(steps, "steps, the number of steps in the run,")
         self.total = float(total)
         self.steps = None if steps is None else int(steps)
 

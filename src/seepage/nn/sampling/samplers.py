@@ -58,8 +58,8 @@ class PoissonSampler(Sampler):
     """Draws every record into a batch independently, with a given probability.
 
     Batches vary in size and may be empty. The probability is a declared ``sample_rate`` or
-    ``batch_size/records``. The latter reveals the number of records to anyone who learns the
-    probability.
+    ``batch_size/records``. ``batch_size/records`` reveals the number of records to anyone who
+    learns the probability.
 
     Examples
     --------

@@ -35,7 +35,7 @@ from seepage.nn.problem.views import View
 from seepage.nn.sampling.batch_check import checked_index
 from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.plis import Susceptibility, named, susceptibility
-from seepage.support.number_check import check_positive
+from seepage.support.number_check import check_count, check_positive
 from seepage.tables.names import counted
 from seepage.tables.source import build_frame
 
@@ -164,8 +164,7 @@ class PlisOverTraining:
     ) -> None:
         check_randomness(randomness)
         self.randomness = randomness
-        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-            raise InputError(f"n must be the number of training records, not {n!r}.")
+        check_count(n, "n, the number of training records,")
         check_view(view)
         check_positive(max_grad_norm, "max_grad_norm")
         self.records, self.noise_multiplier = n, noise_multiplier

@@ -44,8 +44,8 @@ class RecordBudgets:
     budget
         ``GaussianDP``, ``RenyiDP`` at one integer order, or ``DifferentialPrivacy``, each for
         adding or removing a record. ``DifferentialPrivacy`` is converted to a Gaussian budget if
-        every record is in every step. Otherwise, it is converted to a Rényi budget at the order
-        that allows the most steps if every gradient has the largest norm.
+        every record is in every step. Otherwise, the budget is converted to a Rényi budget at the
+        order that allows the most steps if every gradient has the largest norm.
     records
         The number of records.
     sample_rate

@@ -34,9 +34,9 @@ class PrivateCallback(Callback):  # type: ignore[misc]
     """Makes a Lightning run private, and accounts for the leakage about every record.
 
     The network is the ``LightningModule``, which is called with a batch's inputs and runs without
-    dropout. Its ``training_step`` still runs, but only for the log. Checkpoints include the
-    account, so ``fit(…, ckpt_path=…)`` draws the same batches and noise as an uninterrupted run. If
-    there are several processes, they share every batch.
+    dropout. The module's ``training_step`` still runs, but only for the log. Checkpoints include
+    the account, so ``fit(…, ckpt_path=…)`` draws the same batches and noise as an uninterrupted
+    run. If there are several processes, they share every batch.
 
     Parameters
     ----------

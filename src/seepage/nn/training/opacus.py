@@ -273,8 +273,9 @@ class OpacusAccountant(FisherAccountant):
         Opacus's sampling rate, ``1/len(data_loader)``, and the batch size by which Opacus divides
         follow from the number of records. The number of records therefore counts as public, and by
         default ε covers replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``.
-        Opacus's ε is computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given. It
-        covers replacing a record by one with zero gradient, not adding or removing a record.
+        Opacus's ε is computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given.
+        Opacus's ε covers replacing a record by one with zero gradient, not adding or removing a
+        record.
         """
         theirs = self._source.accountant()
         plain = method is None and group == 1 and neighbours == "zero-out"

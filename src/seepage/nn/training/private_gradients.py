@@ -312,7 +312,7 @@ class PrivateGradients:
         Returns
         -------
         Step
-            The losses, norms and traces of the batch. They are not private.
+            The losses, norms and traces of the batch. These numbers are not private.
         """
         if index is None:
             index = self._next_served()

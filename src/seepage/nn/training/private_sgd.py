@@ -241,8 +241,8 @@ class PrivateSGD:
     randomness
         With ``"secure"``, noise and batches come from ChaCha20, and sums are rounded to a grid of
         about 1/4096 of the noise's standard deviation. With ``"fast"``, noise comes from torch's
-        generator. Use it only for experiments, because the generator may use as few as 32 bits of a
-        seed; statements about the run mention this.
+        generator. Use ``"fast"`` only for experiments, because the generator may use as few as 32
+        bits of a seed; statements about the run mention this.
     budget
         The privacy budget of each record, for adding or removing that record:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
@@ -252,9 +252,10 @@ class PrivateSGD:
         ``sample_rate``, clipping and a single process. For the resulting guarantee, see
         :meth:`promise`; the leakage η̄ is then not available.
     checkpoint
-        The file that stores the state of the run. If it exists, :meth:`fit` resumes from it, with
-        the same results as an uninterrupted run. With ``amplification="theorem4"``, the number of
-        steps must not change, because the theorem's failure probability is divided among the steps.
+        The file that stores the state of the run. If the file exists, :meth:`fit` resumes from it,
+        with the same results as an uninterrupted run. With ``amplification="theorem4"``, the number
+        of steps must not change, because the theorem's failure probability is divided among the
+        steps.
     checkpoint_every
         The number of steps between checkpoints.
     evaluate_every

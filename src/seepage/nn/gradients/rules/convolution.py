@@ -38,14 +38,19 @@ class ConvolutionRule(Rule):
         groups: int = 1,
     ) -> Arguments:
         """Return input, weight, bias and geometry."""
+
+        def of_each_axis(value: Any) -> tuple[int, ...]:
+            values = (value,) if isinstance(value, int) else tuple(value)
+            return values * self.dimensions if len(values) == 1 else values
+
         kernel = tuple(weight.shape[2:])
-        strides, gaps = self._each(stride), self._each(dilation)
+        strides, gaps = of_each_axis(stride), of_each_axis(dilation)
         if padding == "same":
             sides = tuple(d * (k - 1) for d, k in zip(gaps, kernel, strict=True))
         elif padding == "valid":
             sides = (0,) * self.dimensions
         else:
-            sides = tuple(2 * p for p in self._each(padding))
+            sides = tuple(2 * p for p in of_each_axis(padding))
         options = {"kernel": kernel, "stride": strides, "padding": sides, "dilation": gaps}
         return Arguments(input, {"weight": weight, "bias": bias}, {**options, "groups": groups})
 
@@ -102,10 +107,6 @@ class ConvolutionRule(Rule):
             summed = delta.flatten(2).sum(2).unflatten(0, (-1, multiple)).sum(1)
             out.append(GradientTerm(call.names["bias"], (summed,)))
         return out
-
-    def _each(self, value: Any) -> tuple[int, ...]:
-        values = (value,) if isinstance(value, int) else tuple(value)
-        return values * self.dimensions if len(values) == 1 else values
 
 
 def _movement(arguments: Arguments) -> KernelMovement | None:
@@ -193,19 +194,21 @@ class Geometry:
 
     def outputs(self, delta: Tensor) -> Tensor:
         """Return output gradients as ``(B, groups, size, positions)``."""
-        if has_channels_last(delta) and self.groups == self.multiple == 1:
+        if self.keeps_channels_last(delta):
             return delta.movedim(1, -1).flatten(1, -2)[:, None].mT
         return self._by_record(delta.flatten(2).unflatten(1, (self.groups, -1)))
 
     def whole(self, left: Tensor, like: Tensor) -> Tensor:
         """Convert output gradients from the layout of :meth:`outputs` back to their own shape."""
-        if has_channels_last(like) and self.groups == self.multiple == 1:
+        if self.keeps_channels_last(like):
             return left[:, 0].mT.unflatten(1, self.places).movedim(-1, 1)
         return self._by_image(left).reshape(like.shape)
 
-    def keeps_channels_last(self, inputs: Tensor) -> bool:
-        """Return whether patches are laid out channels-last, like their images."""
-        return self.groups == self.multiple == 1 and has_channels_last(inputs)
+    def keeps_channels_last(self, images: Tensor) -> bool:
+        """Return whether images, and so their patches, are laid out channels-last."""
+        if not self.groups == self.multiple == 1 or images.dim() != 4 or images.is_contiguous():
+            return False
+        return bool(images.is_contiguous(memory_format=torch.channels_last))
 
     def _padded(self, inputs: Tensor) -> Tensor:
         sides = [side for pad in reversed(self.padding) for side in (pad // 2, pad - pad // 2)]
@@ -235,13 +238,6 @@ class Geometry:
         """Add patches ``(N, channels, *places, offsets)`` to images, at their places."""
         for k, where in enumerate(self._windows()):
             out[(..., *where)] += cuts[..., k]
-
-
-def has_channels_last(images: Tensor) -> bool:
-    """Return whether the memory layout is channels-last."""
-    if images.dim() != 4 or images.is_contiguous():
-        return False
-    return bool(images.is_contiguous(memory_format=torch.channels_last))
 
 
 def squared_norms_of_convolution(delta: Tensor, inputs: Tensor, *, geometry: Geometry) -> Tensor:
@@ -289,7 +285,7 @@ class _SquaredNorms(Function):  # type: ignore[misc]
                     back = _product(right, kept[1] * twice, turned)
                 to_inputs = geometry.paste(back, inputs)
                 del back
-            turned = has_channels_last(delta)
+            turned = geometry.keeps_channels_last(delta)
             if ctx.written:
                 to_left = _product(kept[0] * twice, right, turned)
             else:

@@ -31,8 +31,9 @@ class LinearRule(Rule):
 
     def terms(self, call: LayerCall, delta: Tensor) -> list[GradientTerm]:
         """Return the outer products for the weight, and the sum of ``δ`` for the bias."""
-        inputs = positions(call.layout, call.arguments.input)
-        delta = positions(call.layout, delta)
+        tensors = (call.arguments.input, delta)
+        # ``(…, features)`` as ``(B, 1, positions, features)``
+        inputs, delta = (call.layout.by_record(t).flatten(1, -2)[:, None] for t in tensors)
         out = []
         if "weight" in call.names:
             factors = (inputs, delta) if self.inputs_first else (delta, inputs)
@@ -81,11 +82,6 @@ def watched_linear(
     """Run ``functional.linear`` as a step of a larger function, so that the watcher records it."""
     arguments = Arguments(x, {"weight": weight, "bias": bias})
     return watcher.call(LINEAR, arguments, lambda: functional.linear(x, weight, bias))
-
-
-def positions(layout: Layout, tensor: Tensor) -> Tensor:
-    """Return ``(…, features)`` as ``(B, 1, positions, features)``."""
-    return layout.by_record(tensor).flatten(1, -2)[:, None]
 
 
 def summed(delta: Tensor) -> Tensor:
