@@ -160,6 +160,26 @@ def test_smooth_networks_keep_their_derivatives_and_get_no_warning(name: str) ->
     np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-4, atol=1e-7 * truth.max())
 
 
+@pytest.mark.parametrize("bend", [nn.Tanh(), Bent(lambda h: torch.relu(h) ** 2)], ids=["tanh", "²"])
+def test_records_of_which_a_smooth_network_is_sure_have_no_kinks(bend: nn.Module) -> None:
+    """Losses of 1e-15 are differences of numbers near one: their rounding is no kink."""
+    for seed in range(2):
+        net, x, _ = made(bend, 5, 16, 3, seed=seed, records=30)
+        net, x = net.double(), x.double()
+        with torch.no_grad():
+            net[-1].weight *= 60
+            net[-1].bias *= 60
+            y = net(x).argmax(1)
+            assert float(nn.functional.cross_entropy(net(x), y, reduction="none").min()) < 1e-8
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", sp.nn.KinkWarning)
+            warnings.simplefilter("error", sp.nn.FallbackWarning)
+            found = leakage(net, x, y).rows("dfil", method="exact")
+        assert found.about == "the input"
+        truth = dfil(jacobians(net, entropy, x, y, clip=None, step=1e-6))
+        np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-4, atol=1e-7 * truth.max())
+
+
 @pytest.mark.filterwarnings("ignore::seepage.nn.KinkWarning")
 def test_exact_results_probes_cells_and_runs_have_one_definition() -> None:
     """All unknowns of a record move at once, by 16 directions of signs; a cell moves alone."""
