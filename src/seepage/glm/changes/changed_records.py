@@ -419,16 +419,17 @@ class ChangedRecords(FiniteChanges):
         far, off_by = np.arange(len(changes)), np.zeros(len(changes))
         if model.constant and starts is not None:
             near = correct(self.refits, changes, starts[:, 0], left)
-            far = np.flatnonzero(~near.near)
+            certain = near.near
+            far = np.flatnonzero(~certain)
             # An error of norm 1 in the others' Hessian is ``sight/√left`` in units of the noise.
-            off_by = np.where(near.near, near.radius, 0.0) * np.sqrt(left) / model.sight
-            moves[near.near] = near.moves[near.near]
+            off_by = np.where(certain, near.radius, 0.0) * np.sqrt(left) / model.sight
+            moves[certain] = near.moves[certain]
         if len(far):
             some = [changes[k] for k in far]
             moves[far], errors[far] = self.refits.moves(
                 some, None if starts is None else starts[far, 0]
             )
-        known = np.isfinite(moves).all(axis=1)
+        known = np.asarray(np.isfinite(moves).all(axis=1))
         moves, errors = (np.where(known[:, None], v, 0.0) for v in (moves, errors))
         scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
         for which, sets in of_one_size(rows):

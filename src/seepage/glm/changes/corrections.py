@@ -89,7 +89,7 @@ def _steps(
                 first = share < np.minimum(0.5, np.expm1(S))
                 off = np.where(first, -np.log1p(-np.where(first, share, 0.0)), S)
                 ends = np.where(first, 1 / np.sqrt(1 - np.where(first, share, 0.0)), ends)
-            if first.any():
+            if bent is not None and first.any():
                 step = -bent.solved(gradient, moved, first)
             else:
                 step = -inverse.times(gradient, shift)

@@ -233,7 +233,7 @@ class Outputs:
                 active = active[going]
                 if not len(active):
                     break
-        return root.reshape(*shape, 1)
+        return np.asarray(root.reshape(*shape, 1))
 
 
 class JointOutputs:
@@ -327,7 +327,7 @@ class JointOutputs:
 def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return the middles of brackets, and of their magnitudes where these are far apart."""
     middle = np.sinh((np.arcsinh(low) + np.arcsinh(high)) / 2)
-    return np.where(high - low > 1 + np.abs(low + high) / 4, middle, (low + high) / 2)
+    return np.asarray(np.where(high - low > 1 + np.abs(low + high) / 4, middle, (low + high) / 2))
 
 
 def symmetric_root(matrices: np.ndarray) -> np.ndarray:

@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +43,8 @@ FAILURE = 1e-6  # the probability δ that the upper bound on an eigenvalue is wr
 Trace = tuple[Tensor, Tensor, float]
 
 
-class Directions(NamedTuple):
+@dataclass(frozen=True)
+class Directions:
     """Directions that all records share, each formed only when it is used."""
 
     of: Callable[[int], Tensor]
