@@ -272,7 +272,7 @@ class RankedResult(ResultNumbers):
         return self.top(10).table(library="pyarrow")
 
 
-class RecordNumbers(RankedResult):
+class RecordResult(RankedResult):
     """Numbers about records; every array among its fields has one entry for each record."""
 
     rows: np.ndarray | None

@@ -11,7 +11,7 @@ from scipy.special import expit, logit
 
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import as_numpy, build_frame
 
 _SSIM_SMALLEST = 11  # least height and width, for one Gaussian window to fit
@@ -145,7 +145,7 @@ def haarpsi(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageQuality(RecordNumbers):
+class ImageQuality(RecordResult):
     """The similarity of images to their originals: one value per image and measure.
 
     Parameters

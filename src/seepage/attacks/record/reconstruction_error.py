@@ -15,12 +15,12 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import as_numpy, build_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ReconstructionErrors(RecordNumbers):
+class ReconstructionErrors(RecordResult):
     """The errors of an attack on each attacked record, over many trials.
 
     Parameters

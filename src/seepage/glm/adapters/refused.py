@@ -13,7 +13,7 @@ _COX = (
     "risk at that time, so the objective is not a sum over records."
 )
 _HAZARD = (
-    "Split time into intervals and make one record per person and interval. Then fit a Poisson "
+    "Split time into intervals, make one record per person and interval, and fit a Poisson "
     "regression of the events, with the logarithm of the time at risk as offset (a piecewise "
     "exponential model)."
 )

@@ -21,14 +21,14 @@ from seepage.errors import InputError
 from seepage.nn.privacy.randomness import marked
 from seepage.support.number_check import check_count
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SpectrumBracket(RecordNumbers):
+class SpectrumBracket(RecordResult):
     """Lower and upper bounds on the FIL of some records over a run.
 
     Both bounds are NaN for a record that was in no batch, because it was not measured.

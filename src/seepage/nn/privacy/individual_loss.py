@@ -18,7 +18,7 @@ from seepage.errors import InputError
 from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.support.number_check import check_share
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -33,7 +33,7 @@ CONDITIONS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IndividualLoss(RecordNumbers):
+class IndividualLoss(RecordResult):
     """The privacy loss ``PL`` of each record, and the guarantees that follow from it.
 
     Parameters

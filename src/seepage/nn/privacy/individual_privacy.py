@@ -25,7 +25,7 @@ from seepage.nn.privacy.run_membership import RunMembership, ShiftGroup, own_mem
 from seepage.nn.privacy.run_privacy import Ledger, conditions_of_relation
 from seepage.support.number_check import check_share
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -154,7 +154,7 @@ class IndividualCosts:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IndividualPrivacy(RecordNumbers):
+class IndividualPrivacy(RecordResult):
     """The Rényi differential privacy of each record, for adding or removing the record.
 
     If the number of records counts as public, the record is not removed but replaced by a record
