@@ -222,7 +222,7 @@ def compare_remedies(
         The predictors used by the adversary and for V-information, as for
         :func:`seepage.layers.v_information`.
     width
-        Layers with more entries than this number are randomly projected to this width.
+        Layers with more than ``width`` entries are randomly projected to ``width`` entries.
     seed
         The seed of all random draws.
 

@@ -57,7 +57,7 @@ def epsilon_lower_bound(
     """Return a lower bound on ε: the guesses refute every smaller ε at the given confidence.
 
     The result exceeds the true ε with a probability of at most ``1 − confidence``. A small bound is
-    not evidence of privacy: a stronger attack may guess better.
+    not evidence of privacy: a stronger attack may guess more canaries correctly.
 
     Parameters
     ----------

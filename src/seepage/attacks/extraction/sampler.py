@@ -5,10 +5,10 @@ is at least the k-th largest (including ties). Of these it keeps the smallest se
 tokens whose probabilities sum to more than top-p, and draws one token from the set. A token's
 probability is therefore its share of the selected probability mass, or 0 if it is not selected.
 
-If several tokens at the top-p cut-off have the same logit, the sorting order determines which are
-selected. Ties are frequent with bf16 logits. For a tied token, only bounds on the probability are
-known, and the lower bound is 0. The same applies to tokens so near the cut-off that rounding errors
-decide, since ``generate`` sums the probabilities in float32.
+If several tokens at the top-p cut-off have the same logit, the sorting order determines which of
+them are selected. Ties are frequent with bf16 logits. For a tied token, only bounds on the
+probability are known, and the lower bound is 0. The same applies to tokens so near the cut-off that
+rounding errors decide, since ``generate`` sums the probabilities in float32.
 """
 
 from __future__ import annotations

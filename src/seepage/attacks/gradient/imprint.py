@@ -2,8 +2,8 @@
 
 The server that sends the network may change it. Fowl, Geiping, Czaja, Goldblum and Goldstein (2022,
 "Robbing the Fed") insert one layer whose rows all measure the same quantity of a record (here the
-mean of its entries), each with its own threshold. The difference between two neighbouring rows'
-gradients is then proportional to the record whose quantity lies between their thresholds.
+mean of its entries), each with its own threshold. The difference between the gradients of two
+neighbouring rows is then proportional to the record whose quantity lies between the two thresholds.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ImprintLayer(nn.Module):  # type: ignore[misc]
         return out.reshape(x.shape)
 
     def recover(self, releases: GradientReleases, name: str) -> list[Tensor]:
-        """Return the content of every bin that is not empty, for each release: (bins, …).
+        """Return one tensor for each release: the contents of its non-empty bins, (bins, …).
 
         Parameters
         ----------

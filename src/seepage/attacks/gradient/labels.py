@@ -1,8 +1,8 @@
 """Recovers the labels of a batch from the gradient of the last layer.
 
-With cross-entropy loss, the gradient of the last bias is the mean of ``p − e_y`` over the batch.
-For a single record, only the entry of the true class is therefore negative (Zhao, Mopuri and Bilen
-2020, "iDLG").
+With cross-entropy loss, the gradient of the last bias is the mean of ``p − e_y`` over the batch:
+the predicted probabilities minus the one-hot label. For a single record, only the entry of the true
+class is therefore negative (Zhao, Mopuri and Bilen 2020, "iDLG").
 """
 
 from __future__ import annotations

@@ -26,9 +26,10 @@ _CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1, which forests o
 
 
 def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
-    """Return a classifier's probability of each record's true class, or a regressor's residuals.
+    """Return the model's confidence in each record: higher means more confident.
 
-    For a regressor, the function returns negative squared residuals: higher means more confident.
+    For a classifier, the confidence is the probability of the true class or its substitute (see the
+    module); for a regressor, it is the negative squared residual.
     """
     classes = getattr(model, "classes_", None)
     if classes is None:

@@ -139,11 +139,12 @@ class MarginAttack(InformedAttack):
     def slope_sums(self, theta: np.ndarray, rows: np.ndarray, noise: Gaussian) -> np.ndarray:
         """Return ``Σ_t (x̂ − x)ᵀs`` of the given rows over releases ``theta``, (m,).
 
-        The score ``s = J̃ᵀ b̃`` of a release, with ``b̃`` its whitened noise, is the derivative of
-        the release's log-density with respect to the record. The Jacobian of the mean of any
-        estimate is therefore ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``. The mean slope ``γ = Tr(∂E x̂/∂x)/d``
-        is 1 for an unbiased estimate and 0 for an estimate that ignores the record. By the
-        Cauchy–Schwarz inequality, every estimate satisfies (Guo et al. 2022, theorem 2)::
+        With the whitened Jacobian ``J̃`` and a release's whitened noise ``b̃``, the score ``s = J̃ᵀ
+        b̃`` is the derivative of the release's log-density with respect to the record. The Jacobian
+        of the mean of any estimate is therefore ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``. The mean slope ``γ =
+        Tr(∂E x̂/∂x)/d`` is 1 for an unbiased estimate and 0 for an estimate that ignores the
+        record. By the Cauchy–Schwarz inequality, every estimate of a record with dFIL η̄ satisfies
+        (Guo et al. 2022, theorem 2)::
 
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
         """
