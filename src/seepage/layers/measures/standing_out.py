@@ -36,6 +36,7 @@ from seepage.errors import InputError
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import METRICS, LayerGradients, joined
 from seepage.layers.measures.independence_test import LEVEL
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
@@ -91,7 +92,8 @@ class StandingOut(RankedResult):
 
     def __repr__(self) -> str:
         furthest = int(self.order()[0])
-        tested = f": {len(self.named())} stand out" if self.reference else ""
+        outlying = counted(len(self.named()), "stands out", "stand out")
+        tested = f": {outlying}" if self.reference else ""
         return (
             f"<{len(self.clients)} clients{tested}, furthest {self.clients[furthest]} in "
             f"{self.layer[furthest]}, {self.times[furthest]:.3g} times the median>"
