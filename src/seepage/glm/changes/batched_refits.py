@@ -6,11 +6,11 @@ Let ``θ̂`` be the minimiser on the unchanged table. A refit changes θ̂ by th
 
 The first sum omits the removed records. The equation is in differences, so no precision is lost
 where a record has little effect on the model. Newton's method finds the root. Its systems are
-solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table. They
-converge fast, because the Hessians differ by a matrix of low rank. No other matrix is formed. A
-step costs two products of the table with a matrix that has one column per refit. Changes refer to
-the free parameters (:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per
-refit.
+solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table. These
+iterations converge fast, because the Hessians differ by a matrix of low rank. No other matrix is
+formed. A step costs two products of the table with a matrix that has one column per refit. Changes
+refer to the free parameters (:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P
+numbers per refit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BatchedRefits:
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parameter changes, and the last Newton steps as error estimates, (B, P).
+        """Return the parameter changes, and the last Newton steps as error estimates, each (B, P).
 
         Changes are infinite where no unique minimiser remains, and NaN where one may exist but was
         not found. ``starts (B, P)`` are initial guesses.
@@ -79,7 +79,7 @@ class BatchedRefits:
         return moves, errors
 
     def passes(self, changes: list[Change]) -> Iterator[slice]:
-        """Yield batches of at least two changes whose margins fit in the processor's cache."""
+        """Yield slices of changes whose margins fit in the processor's cache, or of two changes."""
         size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
         return (slice(k, k + size) for k in range(0, len(changes), size))
 
@@ -108,7 +108,7 @@ class BatchedRefits:
         return weaker
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
-        """Return the norms of the removed records' gradients, in the norm of ``H⁻¹``, (B,)."""
+        """Return the lengths of the removed records' gradients in the norm of ``H⁻¹``, (B,)."""
         return self.size(ChangedTables(self, changes).removed_gradient)
 
     def steepness(self, changes: list[Change]) -> np.ndarray:

@@ -177,7 +177,7 @@ def slope_error(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a norm E of ε such that ``f(E) ≤ E``, (m, K), or infinity if none is found.
 
-    Also return which alternatives have no effect.
+    Also return a mask of the alternatives that have no effect, (m, K).
     """
     M = model.constant
     alone = np.isinf(centres.per_error)[:, None]
