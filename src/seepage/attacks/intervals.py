@@ -12,10 +12,10 @@ Wilson's interval is then computed with an effective sample size of ``a(1 − a)
 guesses. With one release, this is Wilson's interval over the records.
 
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
-that the scores put in the right order, ties counting half. Its interval is the union of two
-intervals. The first contains every θ that a test does not reject: ``(area − θ)² ≤ z² V(θ)``
-(Newcombe 2006), where ``z`` is the normal quantile. The width of this interval is positive even at
-an area of 1, and hardly changes just below 1. The variance is::
+that the scores put in the right order, ties counting half. The interval of the area is the union of
+two intervals. The first interval contains every θ that a test does not reject: ``(area − θ)² ≤ z²
+V(θ)`` (Newcombe 2006), where ``z`` is the normal quantile. The width of this interval is positive
+even at an area of 1, and hardly changes just below 1. The variance is::
 
     V(θ) = (θ(1 − θ) + (n + m − 2)(Q − θ²)) / nm
 

@@ -62,8 +62,8 @@ class RemedyOutcome:
 class RemedyComparison(ResultTable):
     """A comparison of remedies; the first row is the training without a remedy.
 
-    For a single run, intervals are over its updates and test records; for several runs, they are
-    Student's t intervals over the runs.
+    For a single run, intervals are over the run's updates and test records; for several runs, they
+    are Student's t intervals over the runs.
 
     Parameters
     ----------

@@ -3,9 +3,9 @@
 The attacker of Melis et al. 2019 and Mo et al. 2021 has data like the clients', with and without
 the property, and sees the model of every round. From several of these models, the attacker trains
 shadow clients in the same way as the real clients are trained: some whose data have the property,
-and some whose data do not. A classifier then learns to distinguish their updates, for each layer
-and for all layers together, and scores the real clients. No real client's property is used, so the
-scores can be tested exactly (:mod:`seepage.layers.measures.client_scores`).
+and some whose data do not. A classifier then learns to distinguish the updates of the two kinds,
+for each layer and for all layers together, and scores the real clients. No real client's property
+is used, so the scores can be tested exactly (:mod:`seepage.layers.measures.client_scores`).
 
 In every round and layer, updates are centred on the mean over the clients and scaled. The scaled
 updates and their absolute values are averaged over a client's rounds. A property need not shift the

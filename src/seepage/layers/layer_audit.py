@@ -44,8 +44,8 @@ _NEED_RECORDS = {
 class LayerRemedy:
     """The V-information of an update under a remedy.
 
-    This is the larger of two values: that of the whole update, and the largest of the layers to
-    protect. A family of predictors may infer less from a whole update than from one layer.
+    ``value`` is the larger of two values: that of the whole update, and the largest of the layers
+    to protect. A family of predictors may infer less from a whole update than from one layer.
     """
 
     name: str  # the remedy
@@ -172,12 +172,12 @@ def audit(
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.
-    Remedies are tested on the recorded gradients. One remedy drops the layers to protect. The
-    others clip the gradients to their median norm, without noise or with Gaussian noise whose
-    standard deviation is ``noise`` times that norm. The layers are dropped one by one (if there are
-    at most 8) and all together (if others remain). The network is used in its current mode. In
-    training mode, with BatchNorm or dropout, per-record gradients are not defined. Sensitivity is
-    then not measured, and the result states this.
+    Remedies are tested on the recorded gradients. One kind of remedy drops the layers to protect,
+    one by one (if there are at most 8) and all together (if other layers remain). Two other
+    remedies clip the gradients to their median norm, without noise or with Gaussian noise whose
+    standard deviation is ``noise`` times that norm. The network is used in its current mode. In
+    training mode, with BatchNorm or dropout, per-record gradients are not defined, so sensitivity
+    is not measured, and ``refused`` states this.
 
     Parameters
     ----------
@@ -378,10 +378,10 @@ def _guarantee(noise: float, updates: int) -> list[str]:
     delta = 1e-5  # as is usual; below one in the number of clients
     epsilon = PLDAccountant().compose(GaussianDpEvent(noise), updates).get_epsilon(delta)
     return [
-        f"With this clip and noise, the trained parameters in {counted(updates, 'update')} of a "
-        f"client satisfy ({epsilon:.3g}, {delta:g})-differential privacy (client-level, add or "
-        "remove; by dp_accounting). This guarantee requires a clip that is chosen without the "
-        "data."
+        f"With this clipping and noise, the trained parameters in {counted(updates, 'update')} of "
+        f"a client satisfy ({epsilon:.3g}, {delta:g})-differential privacy (client-level, add or "
+        "remove; by dp_accounting). This guarantee requires a clipping norm that is chosen without "
+        "the data."
     ]
 
 

@@ -136,7 +136,7 @@ class RecordingAudit(Reportable, ResultTable):
         ]
         lines += [
             "",
-            "Clients, the furthest from the others first (× the median client's distance):",
+            "Clients, the furthest from the others first (as a multiple of the median distance):",
         ]
         clients = [
             (
@@ -156,7 +156,7 @@ class RecordingAudit(Reportable, ResultTable):
     def _opening(self) -> str:
         telling, other = self.telling(), self.auxiliary
         if other is None:
-            first = "No attacker with data of the same kind was tested (scores=). "
+            first = "No attacker with data of the same kind was tested (pass scores=). "
         else:
             k = other.best
             first = (

@@ -76,9 +76,9 @@ class CandidateModels:
     """The models refitted with each level of each attacked row, minus the known fit.
 
     ``objective`` is the known table's objective, for a family with one margin; ``refits`` contains
-    its minimiser. Candidates for which two Newton steps are too inaccurate are refitted;
-    ``refitted`` counts them. ``levels``, (n,), are the true levels of the known table's rows, and
-    ``rows``, (m,), the attacked rows.
+    the objective's minimiser. Candidates for which two Newton steps are too inaccurate are
+    refitted; ``refitted`` counts them. ``levels``, (n,), are the true levels of the known table's
+    rows, and ``rows``, (m,), the attacked rows.
     """
 
     def __init__(

@@ -33,8 +33,8 @@ class WhiteBox(AttributeInversion):
     the training procedure, the penalty and the sample weights (the same in every refit). Records
     are attacked one at a time; a record's candidate models do not depend on its true level. The n·K
     refits are not run in full. For linear regression, the refits are computed from rank-two updates
-    of one solution. Other families use two warm-started Newton steps, or a refit if these are not
-    accurate enough.
+    of one solution. Other families use two warm-started Newton steps, or a refit if two steps are
+    not accurate enough.
 
     Parameters
     ----------

@@ -7,8 +7,8 @@ Binomial(r, e^ε/(1 + e^ε))``, states::
 
     P[v or more correct] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
-An ε is refuted with 95 % confidence if the right side is below 5 %. The coin flips are independent,
-so one run with many canaries replaces many runs with one canary each.
+An ε is refuted with 95 % confidence if the right-hand side is below 5 %. The coin flips are
+independent, so one run with many canaries replaces many runs with one canary each.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _scores(
     endings: Sequence[str],
     special: bool,
 ) -> np.ndarray:
-    """Return the log-probability of each text after the given tokens, as it is usually split."""
+    """Return the log-probability of each text, split by the tokenizer, after the given tokens."""
     context = tuple(target.passage.ids[: target.passage.start])
     continuations = []
     whole = vocabulary.encode([target.given + text for text in endings], special=special)

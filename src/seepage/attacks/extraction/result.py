@@ -25,7 +25,7 @@ from seepage.tables.source import build_frame
 
 CONDITIONS = (
     "The attacker knows the exact text before a secret and samples from the model.",
-    "The probability of the tokens is exact for the model's logits at its floating-point "
+    "The probability of the tokens is exact for the logits at the model's floating-point "
     "precision.",
     "The probability of the text is a lower bound: other token sequences may spell the same text.",
     "An attack shows what can be extracted; it cannot rule out stronger attacks.",
@@ -149,7 +149,7 @@ class ExtractedSecret:
         return max(self.rank) <= k
 
     def tries_for(self, chance: float = 0.5) -> float:
-        """Return in how many tries the secret is emitted at least once with this probability."""
+        """Return the number of tries that emit the secret at least once with this probability."""
         if self.low == -math.inf:
             return math.inf
         # log1p keeps the digits of small probabilities

@@ -259,7 +259,7 @@ class GradientInversion:
         if self.categories and len(self.shape) > 1:
             raise InputError(
                 "categories= applies only to rows of a table, but the records have the shape "
-                f"{self.shape}; leave it out."
+                f"{self.shape}; leave categories out."
             )
         span = self.bounds[1] - self.bounds[0]
         self._hot = OneHotColumns(self.categories, self.shape[0], span) if self.categories else None

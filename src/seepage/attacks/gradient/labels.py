@@ -23,8 +23,8 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     """Return the labels of every release, (releases, batch size), in ascending order.
 
     For one record, the label is the class with the lowest entry in the bias's gradient. Without a
-    bias, it is the class whose row of the weight's gradient has negative inner products with all
-    other rows. In a batch of b records with the bias's gradient ``g``, class c has ``b(p̄_c −
+    bias, the label is the class whose row of the weight's gradient has negative inner products with
+    all other rows. In a batch of b records with the bias's gradient ``g``, class c has ``b(p̄_c −
     g_c)`` records. The network's mean probabilities ``p̄`` are approximated from the adversary's
     own records. Labels are assigned to match these numbers most closely, with at least one record
     for every class c with ``g_c < 0``.

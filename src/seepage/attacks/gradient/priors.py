@@ -1,7 +1,7 @@
 """Knowledge of the data that helps gradient inversion: BatchNorm statistics, and one-hot columns.
 
-A server knows the running statistics of BatchNorm layers, and often those of a client's batch. It
-also knows which columns of a table encode one category: exactly one of these columns is 1.
+A server knows the running statistics of BatchNorm layers, and often those of a client's batch. The
+server also knows which columns of a table encode one category: exactly one of these columns is 1.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class OneHotColumns:
 
     A group of columns encodes one category: exactly one of them is 1. The search varies real
     numbers ``u``; the record has ``softmax(20 u/span)`` in the group's columns. At the end, the
-    largest of these columns becomes 1 and the others 0.
+    largest of the group's columns becomes 1 and the others 0.
 
     Parameters
     ----------

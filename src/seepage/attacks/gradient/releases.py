@@ -249,7 +249,7 @@ def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, T
     if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
         raise InputError(
             f"The number of records, {len(x)}, cannot be divided into batches of {batch_size!r}; "
-            "choose a batch_size that divides it."
+            f"choose a batch_size that divides {len(x)}."
         )
     if len(x) != len(y):
         raise InputError(

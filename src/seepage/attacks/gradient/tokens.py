@@ -5,7 +5,7 @@ of the first linear layer is ``Σ_t δ_t z_tᵀ`` over all positions ``t``, with
 gradients ``δ_t`` at the outputs. The rows of this gradient span the inputs if there are fewer
 positions than entries in ``z_t``. A token is therefore at a given position of the text if its input
 at that position lies in that span (Petrov, Dimitrov, Baader, Müller and Vechev 2024, "DAGER"). Both
-tests are exact, without any search.
+tests, of a token's presence and of its position, are exact and need no search.
 """
 
 from __future__ import annotations

@@ -115,9 +115,9 @@ class MembershipInferenceResult(SummaryTable):
     def interval(self) -> ConfidenceInterval:
         """The 95 % confidence interval of the AUC, for new records and new models.
 
-        The variance of the AUC, on the log-odds scale, is the sum of two parts. The first is the
-        variance over records, which is averaged over the models because they share the records. The
-        second is the variance between models, divided by their number.
+        The variance of the AUC, on the log-odds scale, is the sum of two parts. The first part is
+        the variance over records, averaged over the models because they share the records. The
+        second part is the variance between models, divided by the number of models.
         """
         areas = self._areas()
         middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))

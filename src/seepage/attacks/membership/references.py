@@ -1,4 +1,4 @@
-"""Reference models, either given or trained on halves of the records, if asked in parallel.
+"""Reference models, either given or trained on halves of the records.
 
 The model for a half is a fitted clone of a scikit-learn estimator or the result of a training
 function ``train(X, y)`` (``train(X)`` if the labels are among the inputs). Only the predictions of

@@ -1,11 +1,11 @@
 """A fitted model's confidence in each record, from its predictions.
 
 For a classifier with probabilities, the confidence is the probability ``p`` of the record's true
-class. With only a decision function, it is the logistic function of the true class's lead over the
-best other class; with neither, it is 1 for a correct prediction and 0 otherwise. For a regressor,
-the confidence is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean squared residual over the records
-on which shadow models were not fitted. For a network, the log-odds are computed directly
-(``networks``).
+class. With only a decision function, the confidence is the logistic function of the true class's
+lead over the best other class; with neither, the confidence is 1 for a correct prediction and 0
+otherwise. For a regressor, the confidence is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean
+squared residual over the records on which shadow models were not fitted. For a network, the
+log-odds are computed directly (``networks``).
 """
 
 from __future__ import annotations

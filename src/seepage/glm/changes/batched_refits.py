@@ -5,12 +5,12 @@ Let ``θ̂`` be the minimiser on the unchanged table. A refit changes θ̂ by th
     Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
 
 The first sum omits the removed records. The equation is in differences, so no precision is lost
-where a record has little effect on the model. Newton's method finds the root. Its systems are
-solved by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table. These
-iterations converge fast, because the Hessians differ by a matrix of low rank. No other matrix is
-formed. A step costs two products of the table with a matrix that has one column per refit. Changes
-refer to the free parameters (:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P
-numbers per refit.
+where a record has little effect on the model. Newton's method finds the root. Newton steps are
+computed by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table.
+Conjugate gradients converge fast, because the Hessians differ by a matrix of low rank. Batches form
+no Hessian of a changed table. An iteration costs two products of the table with a matrix that has
+one column per refit. Changes refer to the free parameters
+(:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per refit.
 """
 
 from __future__ import annotations
@@ -206,9 +206,9 @@ class BatchedRefits:
     def _holds_intercept(self, change: Change) -> bool:
         """Return whether the labels of a changed table allow a finite intercept.
 
-        The intercept is not penalised. It diverges to minus infinity for a class without records,
-        and if all counts are zero. In these cases Newton's method may stop early, once the gradient
-        is as small as the rounding errors.
+        The intercept, which is not penalised, diverges to minus infinity for a class without
+        records, and if all counts are zero. In these cases Newton's method may stop early, once the
+        gradient is as small as the rounding errors.
         """
         if self.model.fit.intercept is None:
             return True

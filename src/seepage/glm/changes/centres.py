@@ -12,9 +12,10 @@ curvatures on its diagonal, and the margins of the added records solve k equatio
 following, ``rows`` contains m sets of k records, (m, k). Each set has w = k·c margins, where c is
 the number of free outputs.
 
-All changes due to a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that
-differ. So their inner products, in the norms of the Hessian, the noise and the penalty, require
-only a few vectors per record (:meth:`~seepage.glm.changes.solver.Solver.products`).
+All changes due to a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the unit vectors e
+of the columns that differ. So the inner products of these changes, in the norms of the Hessian, the
+noise and the penalty, require only a few vectors per record
+(:meth:`~seepage.glm.changes.solver.Solver.products`).
 """
 
 from __future__ import annotations
@@ -266,10 +267,10 @@ class OwnRecord:
         return cls(shares, sights, widest, new.before, shift, new.labels)
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
-        """Return how an error from the other records propagates through this record's slope.
+        """Return how an error from the other records propagates through the added record's slope.
 
-        This record's margin shifts by a span of at most ``√widest·E``, which bounds the growth of
-        its curvature.
+        The added record's margin shifts by a span of at most ``√widest·E``, which bounds the growth
+        of its curvature.
         """
         growth = np.exp(constant * np.sqrt(np.maximum(self.widest, 0.0)) * E)[:, :, None]
         with np.errstate(divide="ignore", over="ignore"):
@@ -338,8 +339,8 @@ def _arrival_error(
 ) -> np.ndarray:
     """Return the whitened error of the parameter change due to added records, (m, K).
 
-    The error combines the relative error of the products and the error of the slope σ. The latter
-    is the error of the margin, times ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)``.
+    The error combines the relative error of the products and the error of the slope σ. The error of
+    σ is the error of the margin times ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)``.
     """
     size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
     if new.labels.shape[2] > 1:

@@ -269,8 +269,8 @@ class ChangedRecords(FiniteChanges):
         remaining records have little of the curvature, or lose it during the refit.
 
         If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g
-        is the gradient of the changed objective at ``θ̂``. This bound is used where a refit failed.
-        If some parameter is not penalised, a minimiser may not exist.
+        is the gradient of the changed objective at ``θ̂``. Where a refit failed, ``‖g‖/ridge`` is
+        used as a bound. If some parameter is not penalised, a minimiser may not exist.
         """
         model, refits = self.model, self.refits
         seen = np.zeros((*moved.shape, model.theta.size))
@@ -467,8 +467,8 @@ class RecordRefits:
     """The release with one record replaced and all other records unchanged.
 
     The class implements :class:`~seepage.core.jacobian.Refits` by batched refits. ``jacobian_of``
-    returns the Jacobian of a replaced record. Its arguments are a refitted model, the table, the
-    row, the record's features and label, and the noise.
+    returns the Jacobian of a replaced record, given a refitted model, the table, the row, the
+    record's features and label, and the noise.
     """
 
     rounding = 1e-14

@@ -39,7 +39,7 @@ class Corrected:
 
     @property
     def near(self) -> np.ndarray:
-        """Which changes have a certified error, (B,)."""
+        """A mask of the changes with a certified error, (B,)."""
         return np.asarray(np.isfinite(self.radius))
 
 

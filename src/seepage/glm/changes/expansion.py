@@ -6,9 +6,9 @@ all changes, up to higher powers of the shifts::
 
     X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
 
-So the equation for the parameter change has P unknowns and no sum over records. It is solved by
-Newton's method with the curvature at the centre, in coordinates ``u`` where H is the identity. F
-has P⁴ entries, and is omitted if there are too many.
+So the equation for the parameter change has P unknowns and no sum over records. The equation is
+solved by Newton's method with the curvature at the centre, in coordinates ``u`` where H is the
+identity. F has P⁴ entries, and is omitted if there are too many.
 
 **Distance of the refit.** Let p be the first omitted order. If ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for all
 orders k up to p, the remainder of ``ε_j`` is at most ``M^{p−2} ω_j a_j |t_j|^{p−1}
@@ -113,8 +113,8 @@ class Forms:
     def norms(self) -> tuple[float, float]:
         """Numbers τ and φ such that ``‖T[u, v]‖ ≤ τ‖u‖‖v‖`` and ``‖F[u, v, w]‖ ≤ φ‖u‖‖v‖‖w‖``.
 
-        They are the largest singular values of the forms written as matrices, in which each stored
-        row stands for several equal rows (:attr:`Monomials.orders`).
+        τ and φ are the largest singular values of the forms written as matrices, in which each
+        stored row stands for several equal rows (:attr:`Monomials.orders`).
         """
         orders = self.monomials.orders
         forms = (self.third, orders[0]), (self.fourth, orders[1])
@@ -305,7 +305,7 @@ class Expansion:
     def _radius(
         self, u: np.ndarray, residual: np.ndarray, free: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the radius E (infinite where none exists), and which need a further step, (N,).
+        """Return the radius E, or infinity, and which changes need a further step, (N,).
 
         No step is needed if the residual is far smaller than the terms that the expansion omits.
         """
@@ -370,7 +370,7 @@ class _Equation:
         return _Equation(expansion, self.x[some], self.pull[some], bends, weight, arrival)
 
     def residual(self, u: np.ndarray, forms: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the equations' residuals given ``ε(u)``, and what :meth:`own` returns."""
+        """Return the equations' residuals given ``ε(u)``, and the results of :meth:`own`."""
         own, curved = self.own(u)
         return u + forms + own, own, curved
 

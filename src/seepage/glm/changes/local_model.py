@@ -242,7 +242,7 @@ class LocalModel:
 
     @cached_property
     def bend(self) -> Bend | None:
-        """The Hessian's change to first order, if known for this loss and cheap enough."""
+        """The Hessian's first-order change; ``None`` if unknown for this loss or too expensive."""
         P, family = len(self.inverse), self.fit.family
         known = isinstance(family, Categorical) or family.curvature_bend is not None
         # Up to 10¹⁰ multiplications, the sum costs less than it saves.
@@ -283,7 +283,7 @@ class Bend:
 
     @classmethod
     def of(cls, model: LocalModel) -> Bend:
-        """Sum over the records of a model."""
+        """Return the sum over a model's records."""
         sizes, P = np.sqrt(np.diagonal(model.inverse)), len(model.inverse)
         root = sizes[:, None] * np.linalg.cholesky(model.inverse / np.outer(sizes, sizes))
         bend = cls(root, np.zeros((P, P * P)), model.outputs.count)

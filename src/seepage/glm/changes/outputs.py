@@ -196,8 +196,8 @@ class Outputs:
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return one output's roots, each between ``given`` and ``given − weight·ℓ'(given)``.
 
-        They are computed by Newton's method; a step that leaves the bracket, or is longer than half
-        the previous step, is replaced by a step to the middle.
+        The roots are computed by Newton's method; a step that leaves the bracket, or is longer than
+        half the previous step, is replaced by a step to the middle.
         """
         shape = given.shape[:2]
         every = labels.reshape(shape[0] * shape[1], *labels.shape[2:])
@@ -282,8 +282,8 @@ class JointOutputs:
         """Return the roots ``m`` of ``m + G·ωℓ'(m, y) = given``, and whether each was found.
 
         The arguments have the shapes (m, K, kc), (m, K, kc, kc) for G, (m, K, k, …) and (m, K, k).
-        With ``m = given + G^½v``, the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``. They are computed
-        by Newton's method with step halving.
+        With ``m = given + G^½v``, the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``. The roots are
+        computed by Newton's method with step halving.
         """
         shape, w = labels.shape[:2], self.count
         labels = labels.reshape(-1, *labels.shape[2:])

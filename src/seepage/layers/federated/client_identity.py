@@ -96,9 +96,9 @@ def separate_runs(gradients: LayerGradients) -> np.ndarray:
 
 
 def anew_in_a_run(gradients: LayerGradients) -> str:
-    """Return a note if no node of the first rounds takes part in the later ones, or ``""``.
+    """Return a note if no node of the first rounds takes part in later rounds, or ``""``.
 
-    This happens if clients register anew in the middle of a run.
+    Nodes change in this way if clients register anew in the middle of a run.
     """
     keyed = gradients.clients is not None and all(str(key) for key in gradients.clients.tolist())
     if keyed or gradients.nodes is None or gradients.rounds is None:

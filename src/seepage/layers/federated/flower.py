@@ -187,7 +187,7 @@ class UpdateRecorder:
             self._like.check_same_projection(recorded)
         except InputError as error:
             raise InputError(
-                f"Node {node} sent other entries than the first update. {error}"
+                f"Node {node} sent entries that differ from the first update. {error}"
             ) from error
         numbers = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
         self._new.append(replace(recorded, metrics=numbers, **origin.columns()))
@@ -422,12 +422,12 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
-    Use it as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)), …])``;
-    ``resume`` allows clients to start late, or to be restarted in every round. The client's key is
-    the ``partition-id`` of its node's configuration, if it has one. Put the mod first: Flower wraps
-    the first mod around all others. This mod then sees the update as sent, after the mods that
-    follow it in the list (clipping, noise) have been applied. With secure aggregation, put the mod
-    right after ``secaggplus_mod`` to record the update itself; before ``secaggplus_mod``, only
+    Use the mod as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)),
+    …])``; ``resume`` allows clients to start late, or to be restarted in every round. The client's
+    key is the ``partition-id`` in the configuration of its node, if any. Put the mod first: Flower
+    wraps the first mod around all others. This mod then sees the update as sent, after the mods
+    that follow it in the list (clipping, noise) have been applied. With secure aggregation, put the
+    mod right after ``secaggplus_mod`` to record the update itself; before ``secaggplus_mod``, only
     masked updates are visible, and nothing is recorded. Rounds are numbered by the server, and
     Flower's strategies send the number as ``server-round``; without this number, the node's own
     rounds are counted.

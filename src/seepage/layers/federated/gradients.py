@@ -293,7 +293,7 @@ class LayerGradients:
         if alone:
             raise InputError(
                 f"The recordings have different layers: only one of them contains {alone[0]!r}; "
-                f"leave it out with .without({alone[0]!r})."
+                f"leave this layer out with .without({alone[0]!r})."
             )
         if self.layers != other.layers or dict(self.sizes) != dict(other.sizes):
             raise InputError(

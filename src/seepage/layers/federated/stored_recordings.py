@@ -58,8 +58,8 @@ def append_part(
 ) -> list[RoundFile]:
     """Add updates to a folder that contains these parts, one file per round; return the new files.
 
-    The rounds must be known, and no other process may write to the folder at the same time
-    (:func:`seepage.support.files.only_writer`).
+    The round of every update must be known, and no other process may write to the folder at the
+    same time (:func:`seepage.support.files.only_writer`).
     """
     make_folders(folder)
     number = max((part.number for part in parts), default=0)

@@ -11,7 +11,7 @@ uniform, with ties broken at random. Therefore ::
     Z = Σ_k w_k Φ⁻¹(1 − p_k) / √(Σ_k w_k²),   w_k² = (gradients before the fold) · (in the fold)
 
 is standard normal for any family of predictors, without refits. (If *all* folds were used for both
-training and testing, as in cross-fitting, their errors would be correlated, and the test would
+training and testing, as in cross-fitting, the folds' errors would be correlated, and the test would
 reject too often.) The weights are optimal for a predictor whose quality grows with the square root
 of its training set size. Every pair of gradients from different folds is used once; a single split
 into halves would use half of all pairs.

@@ -11,10 +11,10 @@ the mean and the spread of the nearest three quarters of the clients. Outliers d
 mean and spread if they are at most a quarter of the clients. A client's score is the largest
 standardised value over the layers.
 
-*Without a reference*, it is unknown how far the furthest of K similar clients would be. More rounds
-of a client do not show this, because its data stay the same. The share of clients that are at least
-as far is a P-value only for a client chosen in advance; it is never below ``1/K``, and no client is
-named.
+*Without a reference*, it is unknown how far the furthest of K similar clients would be from the
+others. More rounds do not help, because a client's data stay the same. The share of clients that
+are at least as far from the others is a P-value only for a client chosen in advance; the share is
+never below ``1/K``, and no client is named.
 
 *With a reference*, a client is compared with N clients simulated from the common population, with
 as many records and the same training from the same models. Client and reference are exchangeable if

@@ -160,7 +160,7 @@ class UpdateLeakage(Leakage):
     ``columns``, ``groups``, ``subset``, ``information``, …). Results are exact and computed in
     float64, through all local steps. Bounds and calibration therefore work as for any other
     leakage. For networks with kinks, and runs too large for exact computation, pass
-    ``method="finite"`` to :meth:`records`, :meth:`layers` or :meth:`dataset`. This method measures
+    ``method="finite"`` to :meth:`records`, :meth:`layers` or :meth:`dataset`. ``"finite"`` measures
     the change of the update over steps of a stated size.
 
     Parameters

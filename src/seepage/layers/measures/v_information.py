@@ -65,9 +65,9 @@ def v_information(
     """Return the V-information of each layer's gradients about a property.
 
     **The interval** has a nominal probability of 95 % of covering the family's information, if
-    there are enough gradients to train on. In wide layers, for which gradients are too few, it
-    covers the information attained by predictors trained on this many gradients. The interval is a
-    bootstrap interval over gradients (or groups), widened for few groups
+    there are enough gradients to train on. In wide layers, for which gradients are too few, the
+    interval covers the information attained by predictors trained on this many gradients. The
+    interval is a bootstrap interval over gradients (or groups), widened for few groups
     (:func:`small_sample_factor`). The upper end is raised by two costs: learning from few gradients
     (extrapolated from predictors trained on fewer) and recalibration. The lower end, if above zero,
     is raised by the cost of recalibration alone. If the gain over a constant prediction is almost
@@ -368,8 +368,8 @@ class PropertyTask:
 
         *If every gain is above zero*, perfect prediction cannot be excluded, and the upper end is
         the entropy. The lower end allows for a share ε of gradients of an unseen kind, with ``(1 −
-        ε)^G = 2.5 %`` for G groups or gradients. Each of these gradients may lose ``log(n + 1)``,
-        the most that recalibration on n gradients allows.
+        ε)^G = 2.5 %`` for G groups or gradients. Each gradient of an unseen kind may lose ``log(n +
+        1)``, the most that recalibration on n gradients allows.
         """
         units, number = self._units()
         gains = self._gains(losses)
