@@ -128,8 +128,8 @@ class GradientReconstruction(ResultNumbers):
         images, truth = self.matched(originals), self._originals(originals)
         if images.ndim not in (3, 4):
             raise InputError(
-                "Image quality is defined for records of shape (channels, height, width) or "
-                f"(height, width), not {images.shape[1:]}; use sp.attacks.reconstruction_errors."
+                "Image quality is defined only for images, (channels, height, width) or (height, "
+                f"width), not records of shape {images.shape[1:]}; use reconstruction_errors."
             )
         return compare_images(images, truth, data_range)
 
