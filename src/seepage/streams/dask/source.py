@@ -97,8 +97,8 @@ def dask_rows(
 class DaskRows(RowSource):
     """A Dask collection as a table read in chunks, made by :func:`dask_rows`.
 
-    Each query runs one task per partition, and the results are summed in a tree. Tasks depend only
-    on their partition, so if a worker is lost, another can recompute its results exactly.
+    Each query runs one task per partition; sums of the results are computed in a tree. Tasks depend
+    only on their partition, so if a worker is lost, another can recompute its results exactly.
     ``partitions`` returns the delayed partitions with any further requested columns. ``read``
     converts a partition to a chunk, given its number, its first row and the requested columns.
     """

@@ -64,7 +64,7 @@ class SpreadFiles(ParquetFiles):
     def sum_pieces(
         self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
     ) -> Answer | None:
-        """Return the sum of the results over pieces of raw columns, or ``None`` if empty."""
+        """Return the sum of the results over pieces of raw columns, or ``None`` without rows."""
         parts = [(part, 0) for part in batches.parts()]
         if not parts:
             return None
@@ -149,7 +149,7 @@ def _rows(part: Batches) -> list[int]:
 
 
 def _threads(sharing: int) -> int:
-    """Return the number of threads per task when this many tasks share the cores."""
+    """Return the number of threads per task if ``sharing`` tasks share the cores."""
     return max(1, usable_cores() // sharing)
 
 
