@@ -543,7 +543,7 @@ def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
         if reordered:
             other = f"those of X in another order; pass series.reindex(X.index), or {by_position}"
         else:
-            other = f"not those of X; pass a series with the labels of X, or {by_position}"
+            other = f"not those of X; pass series.reindex(X.index) if it has them, or {by_position}"
         raise InputError(f"The row labels of {what} are {other}.")
 
 
