@@ -724,7 +724,7 @@ def which_records_are_rebuilt():
         for what in ("squared error", "SSIM")
     )
     yield f"(−{-error[0]:.2f} among normal X-rays, −{-error[1]:.2f} with pneumonia)"
-    yield f"and SSIM only with pneumonia ({similar[0]:.2f}, {similar[1]:.2f})"
+    yield f"and SSIM only with pneumonia ({similar[0]:.2f} normal, {similar[1]:.2f} pneumonia)"
 
 
 @tied("docs/how-to/gradient-inversion.md")
