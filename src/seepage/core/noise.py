@@ -162,7 +162,9 @@ class Laplace(Noise):
     def __post_init__(self) -> None:
         scale = np.asarray(self.scale, dtype=float)
         if scale.ndim > 1:
-            raise InputError(f"scale must be a number or a vector, not of shape {scale.shape}.")
+            raise InputError(
+                f"scale must be a number or a vector, not an array of shape {scale.shape}."
+            )
         _check_positive(scale, "scale")
         object.__setattr__(self, "scale", float(scale) if scale.ndim == 0 else scale)
 

@@ -709,8 +709,8 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step within 0.63 steps of a number.
 
-    The rounding thresholds are not at half steps: means often lie exactly there, and one record
-    could then change the result.
+    The rounding thresholds are not at half steps: means often lie exactly at half steps, and one
+    record could then change the result.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)

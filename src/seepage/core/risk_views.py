@@ -753,7 +753,7 @@ class Levels:
         if len(counts) > _MOST_DISTINCT:
             raise InputError(
                 f"There are more than {_MOST_DISTINCT:,} different values, too many to count in "
-                "one pass; pass the candidate values as values=."
+                "one pass; round them before the fit, or choose another column."
             )
         return Levels(counts, self.classes)
 

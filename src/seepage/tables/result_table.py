@@ -42,7 +42,7 @@ class PlottedNumbers:
     Parameters
     ----------
     values, labels
-        The numbers, starting with the worst, and the label of each.
+        The numbers, with the worst first if ``ranked``, and the label of each.
     name
         The quantity that the numbers measure.
     unit

@@ -223,8 +223,8 @@ class AnswerIfAny:
 class ChangedSource(RowSource):
     """A source whose chunks are changed when they are read: shifted, or with some rows removed.
 
-    ``change`` returns the changed chunk, or ``None`` if no row remains; ``rows`` is the total
-    number of rows.
+    ``change`` returns the changed chunk, or ``None`` if no row remains; ``rows`` is the number of
+    remaining rows.
     """
 
     def __init__(
@@ -431,8 +431,8 @@ def _read_frame(X: Any) -> Table:
     if bad:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
         raise InputError(
-            f"These columns of X are not numeric: {', '.join(bad[:5])}{more}; encode them first "
-            "(for example as one-hot columns), or drop them."
+            f"X has columns that are not numeric: {', '.join(bad[:5])}{more}; encode such columns "
+            "first (for example as one-hot columns), or drop them."
         )
     library = frame.implementation.name.lower()
     values = np.asarray(frame.to_numpy())

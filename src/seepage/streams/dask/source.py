@@ -1,6 +1,7 @@
 """``sp.dask_rows``: dask arrays and data frames as tables for fitting models and measuring leakage.
 
-Rows remain on the workers; only sums, and a view's per-record numbers, are sent to the client.
+Rows remain on the workers, except for risks of people or groups. Only sums, and a view's per-record
+numbers, are sent to the client.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parquet files spread over the workers of a Dask cluster, which read, encode and measure them.
 
 Each worker processes some row groups of a file. Rows are in the order of the files, so the results
-equal those of a single machine that reads all files. Only sums, and a view's per-record numbers,
-are sent to the client.
+equal those of a single machine that reads all files. Only sums, a view's per-record numbers and,
+for risks of people or groups, rows are sent to the client.
 """
 
 from __future__ import annotations
