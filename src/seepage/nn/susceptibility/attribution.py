@@ -118,7 +118,7 @@ class Attribution(ResultTable):
         return self._result(torch.stack(norms, 1).sqrt(), "cells", tuple(map(str, parts)))
 
     def patches(self, size: int | tuple[int, int]) -> Tensor:
-        """Return the norm over each patch of the images, ``(B, rows of patches, columns)``.
+        """Return the norm over each patch of the images, ``(B, patches down, patches across)``.
 
         The norm is over all channels. Patches at an edge may be smaller.
 

@@ -2,7 +2,7 @@
 
 The privacy losses of steps with independent noise can be added (``individual_loss``), and so can
 their gradients with respect to a record's attributes. Mueller et al. (2022) require full-batch
-gradients, because amplification by subsampling cannot be assigned to one record. This module
+gradients, because amplification by subsampling cannot be attributed to one record. This module
 therefore counts no amplification.
 """
 
@@ -41,12 +41,12 @@ from seepage.tables.source import build_frame
 
 
 class SampledBatchWarning(UserWarning):
-    """Warns that a step used only some records; PLIS does not account for subsampling."""
+    """Warns that a step used only some records; no amplification by subsampling is counted."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RunSusceptibility(Attribution):
-    """The PLIS of every record, summed over a run; norms are defined as for a single step.
+    """The PLIS of every record, summed over a run, with norms as for a single step.
 
     Parameters
     ----------
@@ -238,9 +238,9 @@ class PlisOverTraining:
         conditions = (*CONDITIONS, *conditions_of([self.randomness]))
         if sampled:
             conditions += (
-                f"Some steps left out records, {sampled} of {self.records} in all. These records "
-                "are charged only for the steps in which they took part, as if the attacker knew "
-                "these steps.",
+                f"Some steps left out records, {sampled} of {self.records} in all. Each of them is "
+                "charged only for the steps in which it took part, as if the attacker knew these "
+                "steps.",
             )
         index = None
         if self.labels:  # a record's number where no label came with it
