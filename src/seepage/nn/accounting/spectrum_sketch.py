@@ -1,9 +1,10 @@
 """Sketches the accumulated information about some records, for their FIL over a run.
 
 The norm of a sum of information matrices may be less than the sum of their norms, so the FIL of a
-run does not follow from the FIL of its steps. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
-``E[yyᵀ] = κJ̃ᵀJ̃/s²``. The sum of ``yyᵀ`` over steps and probes estimates the whole matrix, whose
-leading directions are stored for each record.
+run does not follow from the FIL of its steps. Every probe ``u`` gives a vector ``y = sqrt(κ)J̃ᵀu/s``
+with ``E[yyᵀ] = κJ̃ᵀJ̃/s²``, where ``s`` is the standard deviation of the noise. The sum of ``yyᵀ``
+over steps, averaged over probes, estimates the whole matrix, whose leading directions are stored
+for each record.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class SpectrumBracket(RecordNumbers):
     def of_run(self, measured: Tensor, conditions: tuple[str, ...]) -> SpectrumBracket:
         """Return the bounds with NaN for unmeasured records, and with the run's conditions.
 
-        ``measured`` covers all records.
+        ``measured`` states for all records of the run whether they were measured.
         """
         known = measured.cpu().numpy()[self.index]
         return replace(
@@ -168,7 +169,7 @@ class SpectrumSketch:
         """Add another sketch of the same records, with its information multiplied by ``share``."""
         if not torch.equal(self.chosen, other.chosen.to(self.chosen.device)):
             raise InputError(
-                "The sketches cover different records and cannot be added; use the same "
+                "The sketches are of different records and cannot be added; use the same "
                 "sketch_records."
             )
         if other.rows.shape[3] == 0:
