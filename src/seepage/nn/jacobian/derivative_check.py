@@ -72,7 +72,7 @@ def check_derivative(
 
 
 def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Tensor:
-    """Return how much gradients' changes over ``h`` differ from derivatives beyond curvature.
+    """Return by how much changes over ``h`` differ from derivatives, apart from curvature.
 
     The result, ``(K, B)`` for directions ``v (K, B, …)``, is the difference between
     ``‖(g₊ − g₋)/2h‖²`` and ``‖Jv‖²``, divided by the larger of the two. It is set to zero if it is
@@ -189,7 +189,7 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare two values of ``‖Jv‖`` that differ in the component along ``g``.
+    """Compare two values of ``‖Jv‖``, each with another value of the component along ``g``.
 
     In the first, this component is from a pullback; in the second, from a finite difference.
     """
@@ -253,7 +253,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
-    """Return text that names where the dependence on the record is hidden; empty if unknown."""
+    """Return the places where the dependence on the record is hidden, as text; empty if unknown."""
     looks = []
     for sign in (1, -1):
         with (

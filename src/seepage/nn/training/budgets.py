@@ -12,7 +12,7 @@ released. There are two valid ways to charge this loss:
 Charging the sampled divergence only to the records drawn would be wrong by a factor of about
 ``1/q``, where q is the sampling rate. It would also be wrong to charge a record by its gradient
 norm at its last draw and to clip to that norm, because no release reveals when that draw was.
-Without sampling, the two budgets charge the same.
+Without sampling, both budgets charge the same loss, in different units.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class RecordBudgets:
     budget
         ``GaussianDP``, ``RenyiDP`` at one integer order, or ``DifferentialPrivacy``, each for
         adding or removing a record. ``DifferentialPrivacy`` is converted to a Gaussian budget if
-        every record is in every step. Otherwise, the budget is converted to a Rényi budget at the
-        order that allows the most steps if every gradient has the largest norm.
+        every record is in every step, and otherwise to a Rényi budget at the order that allows the
+        most steps if every gradient has the largest norm.
     records
         The number of records.
     sample_rate
@@ -79,7 +79,7 @@ class RecordBudgets:
         self.filter = PrivacyFilter(records, budget)
 
     def taking_part(self, drawn: Tensor, lengths: Lengths) -> Tensor:
-        """Charge the next step to the budgets, and return the drawn records that may take part."""
+        """Charge the next step to the records, and return the drawn records that may take part."""
         order = self.filter.order
         charged = drawn if order is None else torch.arange(len(self.filter.active))
         # Who has stopped needs no gradient any more. The released gradients come from another pass,

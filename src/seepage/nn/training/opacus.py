@@ -130,8 +130,8 @@ class SumCheck:
         return (
             f"most in {worst!r}. Call observe() with the step's batch before the step, in the mode "
             "(train or eval) used in training, and pass attach() the criterion used in training. "
-            "If you already do, Opacus differentiates this parameter's module differently; do not "
-            "rely on the measured leakage."
+            "If you already do, Opacus and seepage differentiate this parameter's module "
+            "differently; do not rely on the measured leakage."
         )
 
 
@@ -146,7 +146,7 @@ class BatchMeanLoss:
     effect.
 
     The module is a ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``. ``loss`` returns
-    the sums ``w_i ℓ_i``, one per record, and ``factor`` is ``N/Σ_j w_j``.
+    ``w_i ℓ_i``, summed over the positions of each record, and ``factor`` is ``N/Σ_j w_j``.
     """
 
     def __init__(self, module: nn.CrossEntropyLoss | nn.NLLLoss) -> None:
@@ -318,7 +318,7 @@ class OpacusAccountant(FisherAccountant):
                 f"for a threshold of {now.noise_for:.6g}: in ghost mode optimizer.max_grad_norm "
                 "changes only the noise. This accountant uses both values, with a noise multiplier "
                 f"of {now.noise_multiplier:.6g}; Opacus's own ε uses {now.stated:.6g} and is "
-                "wrong. Also set max_grad_norm of the module that make_private() returned.",
+                "wrong. Also set max_grad_norm on the module that make_private() returned.",
                 ReleaseWarning,
                 stacklevel=3,
             )
@@ -521,8 +521,8 @@ def attach(
         The loader that ``make_private`` returned.
     noise_multiplier, max_grad_norm
         The arguments of ``make_private``, required if ``target`` is a ``PrivacyEngine``, which does
-        not store them. If ``target`` is an optimiser, leave them out; values other than its own
-        raise an error.
+        not store them. If ``target`` is an optimiser, leave them out; values that differ from the
+        optimiser's raise an error.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes`` and so on.
 

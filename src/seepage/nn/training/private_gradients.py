@@ -90,8 +90,8 @@ class PrivateGradients:
         key. The noise also depends on the sum to which it is added. No noise is therefore used
         twice if a run is resumed with other data or settings.
     key_folder
-        The folder in which :meth:`state_dict` stores that key. The key is needed to resume the run.
-        Keep its file secret, and delete it after the run.
+        The folder in which :meth:`state_dict` stores that key, which is needed to resume the run.
+        Keep the key file secret, and delete it after the run.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`.
 
@@ -311,7 +311,7 @@ class PrivateGradients:
         Returns
         -------
         Step
-            The losses, norms and traces of the batch. These numbers are not private.
+            The losses, norms and traces of the batch. Keep them secret: no noise protects them.
         """
         if index is None:
             index = self._next_served()
@@ -449,7 +449,7 @@ class Loader:
 
 
 def write_gradients(released: Mapping[str, nn.Parameter], gradient: Mapping[str, Tensor]) -> None:
-    """Set the ``.grad`` of every parameter; it is sharded like the parameter."""
+    """Set the ``.grad`` of every parameter, sharded like the parameter."""
     for name, parameter in released.items():
         parameter.grad = spread_like(parameter, gradient[name].to(parameter.dtype))
 
