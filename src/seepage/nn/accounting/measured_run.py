@@ -223,8 +223,8 @@ class RunReader(ABC):
         if self.ledger.filtered:
             raise InputError(
                 "In a run with budget=, a record stops at a step that depends on the record "
-                "itself, so its Fisher information is infinite, and η, η̄ and PLIS are not bounds. "
-                "Use trainer.promise(), or train without budget=."
+                "itself, so the Fisher information about the record is infinite, and η, η̄ and "
+                "PLIS are not bounds. Use trainer.promise(), or train without budget=."
             )
 
     def _of_hidden_batches(self) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ class RunReader(ABC):
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
-            "For any record, the factor κ of theorem 4 fails with a probability of at most "
+            "For each record, the factor κ of theorem 4 fails with a probability of at most "
             f"{self.failure_probability:.3g} over the steps of the run."
         )
         return _HIDDEN, may_fail
@@ -404,8 +404,8 @@ class InformationSums:
         """Return the totals and their variances.
 
         With several probes per step, the variance is computed between probes. With a single probe,
-        it is computed between the record's steps. It then includes true changes between steps, so
-        it is conservative, and it is nan for a record in a single step.
+        the variance is computed between the record's steps. It then includes true changes between
+        steps and is therefore conservative; for a record in a single step, it is nan.
 
         If only m of a record's N uses are measured, the total is ``N ā``, where ``ā`` is the mean
         over the measured uses. Let ``s²`` be the variance between the measured uses, and ``v`` the
@@ -580,7 +580,7 @@ class MeasuredRun(RunReader):
             )
         if self.ledger.filtered:
             raise InputError(
-                "With budget=, a stopped record has no further privacy loss, but the average over "
+                "With budget=, a stopped record loses no more privacy, but the average cost over "
                 "its batches ignores this. Use trainer.budgets_.filter.spent for each record's "
                 "spent budget, or trainer.promise() for the guarantee for all records."
             )

@@ -104,8 +104,9 @@ class SpectrumSketch:
     """Stores the leading directions of the information about some records.
 
     Each record has two sketches, one for each half of the probes. An update appends the new vectors
-    and keeps only the ``rank`` leading directions. If ``S`` is the sum of all ``yyᵀ`` and ``B``
-    contains the stored rows, all eigenvalues of ``S − BᵀB`` are between 0 and ``lost``.
+    and keeps only the ``rank`` leading directions. If ``S`` is the sum of ``yyᵀ`` over steps,
+    averaged over a half of the probes, and ``B`` contains the rows stored for that half, all
+    eigenvalues of ``S − BᵀB`` are between 0 and ``lost``.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("rows", "lost")

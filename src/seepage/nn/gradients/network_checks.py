@@ -41,7 +41,7 @@ from seepage.tables.names import counted
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU as activations, and average pooling instead of max pooling"
 _UNTOLD = (
-    "The derivative of the gradients ignores their jumps at kinks, so it understates the leakage. "
+    "Derivatives of the gradients ignore the jumps at kinks, so they understate the leakage. "
     "By default, dFIL is therefore measured over a finite step, as the result states. To use "
     f"derivatives, build the network with {_SMOOTH}."
 )
@@ -74,7 +74,7 @@ def unwrapped(net: nn.Module) -> nn.Module:
 
 
 class Validator:
-    """Checks a problem on first use, and for every new kind of batch, modes or parameters."""
+    """Checks a problem once for each kind of batch, module modes and released parameters."""
 
     def __init__(self, problem: NetworkProblem) -> None:
         self.problem = problem
@@ -303,7 +303,7 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
             for value in leaves(x)
         )
         raise InputError(
-            f"The network does not run on these inputs, per record of {shapes} "
+            f"The network does not run on these inputs, whose records have {shapes} "
             f"({_first_line(error)}); pass inputs of the shape and type that the network accepts."
         ) from error
     axis, output = class_axis(problem.loss), numbers_of(output)
@@ -447,8 +447,8 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
         torch.allclose(repeated[: len(a)], a, rtol=tolerance, atol=tolerance) for a in again
     ):
         raise InputError(
-            "Two runs of the network on the same data differ, so it draws random numbers; switch "
-            "off the randomness (net.eval(), or a fixed generator) while leakage is measured."
+            "Two runs on the same data differ, so the network draws random numbers; switch off the "
+            "randomness (net.eval(), or a fixed generator) while leakage is measured."
         )
     if not torch.allclose(first, alone, rtol=tolerance, atol=tolerance):
         raise InputError(

@@ -2,9 +2,9 @@
 
 Per-record gradients follow from the inputs of the operations that use parameters and from the
 gradients at their outputs. A :class:`Watcher` intercepts every torch function that the network
-calls, including those inside ``nn.MultiheadAttention`` and repeated uses of a weight. A
-:class:`Rule` interprets the function's arguments and computes the terms that it adds to the
-gradients. If no rule covers a use, the gradients of the enclosing module are computed by ``vmap``
+calls, also inside ``nn.MultiheadAttention`` and at repeated uses of a weight. A :class:`Rule`
+interprets the function's arguments and computes the terms that the call adds to the gradients. If
+no rule covers a use, the gradients of the enclosing module are computed by ``vmap``
 (:class:`Fallback`).
 
 The gradients at the outputs are obtained in three ways. For norms, hooks receive them and free each
@@ -600,7 +600,7 @@ class WatchedNetwork:
 
 
 def connected(z: Tensor) -> Tensor:
-    """Return a copy of the variable, part of its graph, that may be overwritten.
+    """Return a copy of the variable that belongs to its graph and may be overwritten.
 
     A checkpointed part of the network runs again in the backward pass, without a watcher. Because
     the variable requires gradients, the part's outputs require gradients in both runs.

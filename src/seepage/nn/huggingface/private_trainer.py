@@ -131,7 +131,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *more: Any, **options: Any
     ) -> Any:
-        """Train as ``Trainer`` does; a checkpoint is resumed together with its account."""
+        """Train as ``Trainer`` does; resuming from a checkpoint also restores its account."""
         found: str | bool | None = resume_from_checkpoint or None
         if found is True:
             found = get_last_checkpoint(self.args.output_dir)

@@ -176,7 +176,7 @@ class TokenMap(ResultNumbers):
         own = int(x[_IDS][0, position])
         if own not in candidates or len(set(candidates)) < len(candidates):
             raise InputError(
-                f"The candidates must be distinct tokens and include the true token, {own}."
+                f"The candidates must be distinct token ids and include the true token's, {own}."
             )
         means = [self._gradient(x, position, own, int(token)) for token in candidates]
         flat = torch.stack(means).double().cpu() / self.leak.jacobian.noise

@@ -138,7 +138,7 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
         k = int(wrong.nonzero()[0])
         raise InputError(
             f"Along a random direction, a record's gradient changes by {float(difference[k]):.3g} "
-            f"per unit, but its derivative is {float(derived[k]):.3g}: the code hides the "
+            f"per unit, but torch's derivative is {float(derived[k]):.3g}: the code hides the "
             f"gradient's dependence on the record from torch{_where(problem, batch, h * v)}. "
             f"{REMEDY}"
         )
@@ -147,9 +147,10 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
 def _apart(at: _Changes, norms: Tensor, step: float, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return which records' derivatives and differences disagree, with both values.
 
-    If any record disagrees, a second step size is tried. In float64 it is much smaller, which
-    avoids a bend near the record (from ELU or a Huber loss). At lower precision, rounding rules out
-    smaller steps, so the second step is twice as large and shows the error of the first.
+    If any record disagrees, a second step size is tried. In float64, the second step is much
+    smaller, which avoids a bend near the record (from ELU or a Huber loss). At lower precision,
+    rounding rules out smaller steps, so the second step is twice as large as the first and shows
+    the error of the first.
 
     Rounding follows the batch's largest gradient: a confident record's gradient is tiny, but it is
     a difference of numbers near one. Where rounding is larger still, the two steps disagree.

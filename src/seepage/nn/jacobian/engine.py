@@ -16,9 +16,9 @@ one of four ways:
   a step of a stated size, for networks with kinks or without derivatives. *Thin* finite tangents
   take one plain pass at training precision, whereas derivatives cost several training steps.
 
-Derivatives are checked repeatedly against differences (``derivative_check.py``). The records are
-searched for kinks (``kink_search.py``) in the first batch and at each of these checks. The engine
-stores the clip, and every pass uses its current value.
+Derivatives are checked repeatedly against differences (``derivative_check.py``). The first batch is
+searched for kinks (``kink_search.py``), and so are the records of later checks until a kink is
+found. The engine stores the clip, and every pass uses the current clip.
 """
 
 from __future__ import annotations

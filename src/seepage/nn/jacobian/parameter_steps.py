@@ -5,9 +5,9 @@
     J_iᵀu = ∇_z (g_i·u) ≈ (∇_z ℓ_i(θ + ηu) − ∇_z ℓ_i(θ))/η
 
 for all records at once. ``∇_z ℓ_i(θ)`` is a by-product of the update's own backward pass, so a
-probe costs one forward pass and one backward pass to the record. It needs no second derivative, no
-rule for any layer and no gradient of any parameter. For random signs ``u``, ``E‖J_iᵀu‖² =
-‖J_i‖_F²``, and each squared entry estimates ``(J_iᵀJ_i)_jj`` of that unknown.
+probe costs one forward pass and one backward pass to the record. A probe needs no second
+derivative, no rule for any layer and no gradient of any parameter. For random signs ``u``,
+``E‖J_iᵀu‖² = ‖J_i‖_F²``, and each squared entry estimates ``(J_iᵀJ_i)_jj`` of that unknown.
 
 The part of a one-sided step's error that is odd in ``u`` vanishes in the mean. The even part grows
 like ``η²``, and the rounding errors of the two passes, which are proportional to ``‖∇_z ℓ_i‖``, add

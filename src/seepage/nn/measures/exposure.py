@@ -6,8 +6,8 @@ members, are:
 - *loss* and *gradient norm* ``‖g_i‖``;
 - *leverage* ``(g_i − ḡ)ᵀ(G + λI)⁻¹(g_i − ḡ)``, where ``ḡ`` and ``G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ`` are
   the mean and scatter of the *other* members' gradients. Leverage is large if the gradient lies in
-  directions in which other members' gradients vary little. It is computed for the last layer's
-  parameters and for all parameters, through a sketch if there are many;
+  directions in which other members' gradients vary little. Leverage is computed for the last
+  layer's parameters and for all parameters, through a sketch if there are many;
 - *own shift*, the change of a record's log-odds by the last layer's Newton step for that record:
   ``(1 − p_y)aᵀBa`` with ``B = (I ⊗ φ)ᵀ(H₋ᵢ + λI)⁻¹(I ⊗ φ)`` and ``a = (e_y − p)/(1 − p_y)``. Here,
   ``p`` are the class probabilities, ``e_y`` is one-hot at the label, ``φ`` are the inputs of the

@@ -468,8 +468,8 @@ class GradientLeakage(Leakage):
         if method == "hutch++":
             if self._finite():
                 raise InputError(
-                    "'hutch++' needs products with a matrix, which finite steps do not provide; "
-                    "choose 'rademacher' or 'exact', or pass method='derivative' to "
+                    "'hutch++' needs products with the information matrix, which finite steps do "
+                    "not define; choose 'rademacher' or 'exact', or pass method='derivative' to "
                     "sp.nn.leakage."
                 )
             return hutchpp(self.engine, self.x, self.y, probes)

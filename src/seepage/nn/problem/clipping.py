@@ -201,7 +201,7 @@ def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
 
 
 def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return the named clip, or no clip without a threshold; a clip object is unchanged."""
+    """Return the named clip or, without a threshold, no clip; return a clip object unchanged."""
     if max_grad_norm is not None:
         check_positive(max_grad_norm, "max_grad_norm")
     if isinstance(clip, Clip):

@@ -484,9 +484,10 @@ def _root_mean_square(values: Tensor, view: View) -> float:
     typical, largest = float(each.median()), float(each.max())
     if largest > 1e6 * typical > 0:
         raise InputError(
-            f"The numbers of record {int(each.argmax())} have the size {largest:.0e}, more than a "
-            f"million times that of a typical record ({typical:.0e}), so no step size suits both. "
-            "Leave the record out, or rescale the numbers."
+            f"The unknowns of record {int(each.argmax())} have a root mean square of "
+            f"{largest:.0e}, more than a million times the median over the records "
+            f"({typical:.0e}), so no step size suits all records. Leave the record out, or rescale "
+            "its unknowns."
         )
     return float(each.square().mean().sqrt()) or 1.0
 
@@ -582,10 +583,10 @@ def on_device(x: Any, device: torch.device) -> Any:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """Open a context without features that only save time or memory.
+    """Open a context in which the network runs without features that only save time or memory.
 
-    Reentrant checkpointing runs its part under ``torch.no_grad()`` and fails with
-    ``torch.autograd.grad``. It is replaced by the non-reentrant kind, which saves the same memory.
+    Reentrant checkpointing runs a part of the network under ``torch.no_grad()`` and fails with
+    ``torch.autograd.grad``. It is replaced by the non-reentrant kind, which saves as much memory.
     """
     with ExitStack() as stack:
         switch_off(stack, checkpointing, "CheckpointFunction", _NotReentrant)

@@ -58,7 +58,7 @@ class PoissonSampler(Sampler):
     """Draws every record into a batch independently, with a given probability.
 
     Batches vary in size and may be empty. The probability is either a declared ``sample_rate``, or
-    ``batch_size/records``, which reveals the number of records to anyone who learns it.
+    ``batch_size/records``; anyone who learns the latter can infer the number of records.
 
     Examples
     --------

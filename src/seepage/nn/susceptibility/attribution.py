@@ -211,8 +211,8 @@ def entries_of(
     if isinstance(cuts, tuple) and cuts and all(isinstance(cut, slice) for cut in cuts):
         if len(cuts) > len(shape):
             raise InputError(
-                f"{name!r} slices {len(cuts)} axes, but records have fewer; give at most one slice "
-                "per axis."
+                f"{name!r} slices {len(cuts)} axes, but records of shape {shape} have only "
+                f"{len(shape)}; give at most one slice per axis."
             )
         try:
             mask[cuts] = True

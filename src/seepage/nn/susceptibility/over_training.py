@@ -97,7 +97,7 @@ class RunSusceptibility(Attribution):
 class PlisOverTraining:
     """Sums the privacy loss and PLIS of every record over the steps of a run.
 
-    Call :meth:`observe` with the records of every step before its update. Every step should use the
+    Call :meth:`observe` with the records of every step before the update. Every step should use the
     gradients of all records, because PLIS cannot be combined with amplification by subsampling
     (Mueller et al. 2022). A batch that leaves out records raises a warning and is counted without
     amplification.
@@ -212,7 +212,7 @@ class PlisOverTraining:
         for row, label in labels.items():  # its number, or its row, would be another record's
             if self.labels.get(row, label) != label:
                 raise InputError(
-                    f"Record {row} is labelled {label!r} in the index of x, but was "
+                    f"Record {row} is labelled {label!r} in the index of x, but was labelled "
                     f"{self.labels[row]!r} in an earlier step; give the record numbers of these "
                     "rows in index."
                 )

@@ -1,4 +1,4 @@
-"""Computes each record's privacy loss, and PLIS, the gradient of this loss by the attributes.
+"""Computes each record's privacy loss and PLIS, its gradient with respect to the attributes.
 
 A step releases ``Σ_i g̃_i + N(0, s² I)``, where ``g̃_i`` is the clipped gradient of record i and
 ``s = σC``. The privacy loss of record i is ``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4).

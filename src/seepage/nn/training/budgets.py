@@ -9,9 +9,10 @@ released. There are two valid ways to charge this loss:
 * a Rényi budget charges the divergence of the sampled Gaussian to *every* record, drawn or not,
   at its own gradient norm, so all records' gradients are needed at every step.
 
-Charging the sampled divergence only to the records drawn would be wrong by a factor of about
-``1/q``, where q is the sampling rate. It would also be wrong to charge a record by its gradient
-norm at its last draw and to clip to that norm, because no release reveals when that draw was.
+Charging the sampled divergence only to the records drawn would understate the privacy loss by a
+factor of about ``1/q``, where q is the sampling rate. It would also be wrong to charge a record by
+its gradient norm at its last draw and to clip to that norm, because no release reveals when that
+draw was.
 Without sampling, both budgets charge the same loss, in different units.
 """
 
@@ -131,7 +132,7 @@ def checked_budget(budget: Any) -> Budget:
         orders = [order for order, _ in budget.points]
         if len(orders) != 1 or orders[0] not in ORDERS:
             raise InputError(
-                "A Rényi budget for private SGD must have exactly one order, one of "
+                "A Rényi budget for private SGD must have exactly one order, which must be one of "
                 f"{', '.join(map(str, ORDERS))}."
             )
     return budget

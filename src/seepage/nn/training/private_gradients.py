@@ -225,8 +225,9 @@ class PrivateGradients:
     def loader(self, records: Any, collate: Collate = default_collate, **options: Any) -> Loader:
         """Return a loader for the batches of one epoch, which ``collate`` makes from records.
 
-        Iterate over the loader once per epoch. After :meth:`load_state_dict`, it continues with the
-        next step. Do not shard the loader: each process already reads its own part of every batch.
+        Iterate over the loader once per epoch. After :meth:`load_state_dict`, the loader continues
+        with the next step. Do not shard the loader: each process already reads its own part of
+        every batch.
 
         Parameters
         ----------
@@ -329,7 +330,7 @@ class PrivateGradients:
             if step > self.steps:
                 raise InputError(
                     f"The batch of step {step} was given for step {self.steps}; call backward() "
-                    "for every batch of the loader, in its order."
+                    "for every batch of the loader, in order."
                 )
         raise InputError(
             "backward() was called for a batch that the loader did not draw. "
@@ -427,7 +428,7 @@ class PrivateGradients:
 class Loader:
     """One epoch of batches, from the next step on; made by :meth:`PrivateGradients.loader`.
 
-    It is not a torch ``DataLoader``, so that no library shards or shuffles it.
+    This class is not a torch ``DataLoader``, so that no library shards or shuffles it.
     """
 
     def __init__(

@@ -4,9 +4,9 @@ Training runs in one process or, under ``torchrun``, in several processes that s
 
 A step of the default optimiser is ``w ← w − ρ v`` with ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w``
 (Guo et al. 2022, section 6.1, plus momentum m and weight decay λ; ρ is the learning rate). Any
-other optimiser receives the gradient ``(Σ g̃ + N(0, (σC)²))/B``. Unless ``B`` is declared, the
-number of records counts as public, because an attacker who sees the noise of a step learns
-``σC/B``.
+other optimiser receives the gradient ``(Σ g̃ + N(0, (σC)²))/B``. Unless the divisor ``B`` is
+declared, the number of records counts as public, because an attacker who sees the noise of a step
+learns ``σC/B``.
 """
 
 from __future__ import annotations
