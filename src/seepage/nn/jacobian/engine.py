@@ -133,9 +133,9 @@ class Step:
     norms
         ``‖g‖`` before clipping, ``(B,)``; NaN without clipping, because norms are then not needed.
     traces
-        Unbiased estimates of ``‖∂g̃/∂z‖_F²``, one column per probe, ``(B, probes)``. With a
-        conservative derivative of the clip, they estimate an upper bound. The estimates are not yet
-        divided by the noise variance or by the number of unknowns.
+        Unbiased estimates of ``‖∂g̃/∂z‖_F²`` or, with finite steps, of ``D(h)``, one column per
+        probe, ``(B, probes)``. With a conservative derivative of the clip, they estimate an upper
+        bound. The estimates are not yet divided by the noise variance or by the number of unknowns.
     gradient
         ``Σ_i g̃_i`` by parameter name; empty if not requested.
     pulls

@@ -64,8 +64,8 @@ class ExposureScores:
         parameters, among the other members' gradients.
     own_shift
         The change of a record's log-odds by the last layer's Newton step for that record. The score
-        is None unless the loss is the cross-entropy of the last layer's outputs, with one row per
-        record, and this layer has at most 8,000 weights.
+        is None unless the loss is ``"cross_entropy"`` with one class number per record, and the
+        last layer is a ``torch.nn.Linear`` with at most 8,000 weights.
     damping, sketch
         The damping ``λ``, divided by the mean eigenvalue of the matrix to which it is added, and
         the size of the sketch.

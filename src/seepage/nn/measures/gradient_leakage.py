@@ -121,7 +121,7 @@ def leakage(
         The size ``h`` of a finite step. The leakage is then computed from
         ``E‖g̃(z + hv) − g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The
         default is a hundredth of the root mean square of the unknowns in the batch, rounded to one
-        digit.
+        digit (for thin steps, see :class:`~seepage.nn.Engine`).
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
