@@ -110,7 +110,9 @@ def test_a_record_of_another_size_is_named() -> None:
     net, x, y = made(torch.tanh, 5, 8, 3, records=12)
     x[7] = 1e30
     leak = sp.nn.leakage(net, "cross_entropy", x, y, **NOISE)
-    with pytest.raises(sp.InputError, match=r"record 7 have the size 1e\+30.*Leave the record out"):
+    with pytest.raises(
+        sp.InputError, match=r"record 7 have a root mean square of 1e\+30.*Leave the record out"
+    ):
         leak.records("dfil")
     x[7] = 1e3
     assert leak.records("dfil").about == "the input"
