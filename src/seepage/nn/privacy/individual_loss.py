@@ -124,7 +124,7 @@ def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
     """Return the smallest ε for which Gaussian mechanisms with these ``μ`` are (ε, δ)-private.
 
     ε is the root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), or
-    zero if the left side at ε = 0 is at most δ. For an unknown ``μ``, ε is nan.
+    zero if the left side at ε = 0 is at most δ. For an unknown ``μ`` (nan), ε is nan.
     """
     from scipy.special import log_ndtr, ndtri
 
