@@ -229,7 +229,8 @@ class Outputs:
                 new = np.where(inside, new, _between(lo, hi))
                 root[active] = new = np.where(off == 0, m, new)
                 last[active] = np.abs(new - m)
-                going = last[active] > 4 * EPS * np.maximum(np.abs(new), EPS)
+                # Nearer than the rounding of the margins, which Replacements counts anyway.
+                going = last[active] > 4 * EPS * (1 + np.abs(given[active]))
                 active = active[going]
                 if not len(active):
                     break
