@@ -82,8 +82,8 @@ def private_shape_leakage(
     third, mixed = family.curvature_slope, family.curvature_label_slope
     if third is None or mixed is None:
         raise InputError(
-            f"The family {family.name!r} has no third derivatives, which this calculation "
-            "requires; define its curvature_slope and curvature_label_slope."
+            f"The family {family.name!r} lacks third derivatives that this calculation requires; "
+            "define its curvature_slope and curvature_label_slope."
         )
     values = np.asarray(as_numpy(table.values), dtype=float)
     shape = noise_shape(model, X, y, plain=plain)

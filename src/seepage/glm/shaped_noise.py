@@ -28,8 +28,8 @@ def noise_shape(
     The covariance is ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Pass the result
     to :func:`seepage.leakage` with the private records; :func:`seepage.calibrate` scales it to a
     target. The shape does not depend on the private records, so it causes no additional leakage. On
-    the demo data, shaped noise costs slightly less accuracy than isotropic noise (``python
-    benchmarks/shaped_noise.py``).
+    the demo data, shaped noise costs slightly less accuracy than isotropic noise with the same
+    largest η (``python benchmarks/shaped_noise.py``).
 
     Parameters
     ----------

@@ -237,7 +237,7 @@ def test_values_of_few_records_are_counted():
     jobs = ["baker"] * 15 + ["judge"] * 3 + ["smith"] * 12 + ["queen"]
     table = pa.table({"job": jobs, "y": np.arange(31.0) ** 1.5})
     said = " ".join(encode(table, plan_columns(table, "y")).steps)
-    assert "'job' (2 of 4, 1 of a single record)" in said
+    assert "'job' (2 of 4 levels, 1 of them in only one record)" in said
     common = pa.table({"job": ["baker"] * 15 + ["smith"] * 16, "y": np.arange(31.0) ** 1.5})
     assert "would leave" not in " ".join(encode(common, plan_columns(common, "y")).steps)
 

@@ -129,7 +129,7 @@ COMMAS = (
     "Numbers were read with decimal commas, since every column of numbers can be read in this way."
 )
 ASKED = "Numbers were read with decimal commas, as requested."
-GROUPED = "{} were read as thousands separators: 'x'."
+GROUPED = "{} were read as thousands separators in 'x'."
 TWO_WAYS = (
     "Column 'x' of {} can be read in two ways: every {} in it precedes exactly three digits, so "
     "it may separate thousands or decimals. Use --thousands '{}' or --decimal '{}'."
@@ -188,7 +188,7 @@ CASES = [
         "either.csv",
         b"town,x;y,z\nBonn,1;2,3\n",
         None,
-        "either.csv may be separated by commas or semicolons: each splits every line into the "
+        "either.csv may be separated by commas or semicolons: each splits the first lines into "
         "same number of cells; choose one with --separator.",
     ),
     Case(

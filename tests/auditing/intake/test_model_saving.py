@@ -257,7 +257,7 @@ def test_what_a_model_file_does_not_hold_is_refused(change, complaint, table, tm
 
 def test_neither_a_pickle_nor_a_folder_is_loaded(tmp_path):
     (tmp_path / "model.pkl").write_bytes(b"x")
-    with pytest.raises(sp.InputError, match="may contain a program"):
+    with pytest.raises(sp.InputError, match="may contain executable code"):
         sp.load(tmp_path / "model.pkl")
     with pytest.raises(sp.InputError, match=r"sp\.load_release"):
         sp.load(tmp_path)

@@ -92,7 +92,7 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Raise an error if a plan does not match the columns of a table and their kinds."""
+        """Raise an error if the plan does not match the columns of a table and their kinds."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(

@@ -51,8 +51,8 @@ KINDS = (
     *_refused(
         "sklearn",
         "QuantileRegressor",
-        "The objective is not differentiable at the records themselves, so its minimiser has no "
-        "derivative.",
+        "The objective is not differentiable where the fit passes through a record, so its "
+        "minimiser has no derivative.",
         "Fit LinearRegression or Ridge instead.",
     ),
     *_refused(
@@ -79,7 +79,7 @@ KINDS = (
         "sklearn",
         "SVC SVR NuSVC NuSVR KNeighborsClassifier KNeighborsRegressor KernelRidge "
         "GaussianProcessClassifier GaussianProcessRegressor",
-        "This model contains the training records themselves, so publishing it publishes them.",
+        "This model stores training records, so publishing the model publishes these records.",
     ),
     *_refused(
         "sklearn",

@@ -173,9 +173,9 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
         )
     if checked_name(model, "sklearn", WRAPPERS) is not None:
         raise InputError(
-            f"A {type(model).__name__} also leaks through its transformers. Pass the whole "
-            "pipeline to sp.leakage or sp.audit, or pass its final estimator and the transformed "
-            "table (pipeline[-1] and pipeline[:-1].transform(X))."
+            f"A {type(model).__name__} cannot be read here, because it contains more than one "
+            "model or step. Pass it to sp.leakage or sp.audit, or pass its final model and that "
+            "model's table (for a pipeline, pipeline[-1] and pipeline[:-1].transform(X))."
         )
     # No reader looks at the values, and coefficients, labels and weights must not be rounded to the
     # single precision of a table: a stand-in has its shape, library and device, but is float64.

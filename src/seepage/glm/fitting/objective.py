@@ -260,8 +260,8 @@ class Objective:
 
         The result is the minimum and maximum over the records of positive weight (and rival
         classes). The minimum is ∞ and the maximum −∞ if there are no records, or if the family's
-        losses never decrease without end. With ``counts=False``, this applies to losses of counts
-        too.
+        losses never decrease without end. With ``counts=False``, the result for Poisson losses is
+        (∞, −∞) too.
         """
         xp = array_namespace(margins)
         y = self.target

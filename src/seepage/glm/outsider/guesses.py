@@ -60,7 +60,7 @@ class OutsiderGuess(Guess):
         rest = 100 * np.asarray(self.informed.right)
         return (
             f"{super().__repr__()[:-1]}; attacker who knows all other records: "
-            f"{np.median(rest):.1f} % (median), {rest.max():.1f} %>"
+            f"{np.median(rest):.1f} % (median), at most {rest.max():.1f} %>"
         )
 
 

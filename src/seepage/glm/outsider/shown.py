@@ -70,7 +70,7 @@ class Shown:
         return rows, np.asarray(varies + np.diag(np.where(fine, steps, 0.0) ** 2 / 12))
 
     def same(self, before: np.ndarray, after: np.ndarray, off: np.ndarray) -> bool:
-        """Return whether a shift with the error ``off`` leaves the printed numbers unchanged."""
+        """Return whether ``before`` and ``after``, known to within ``off``, are printed alike."""
         ends = [*self._ends(after, off)]
         return all(np.array_equal(self._ends(before, 0 * off)[0], end) for end in ends)
 

@@ -69,7 +69,7 @@ class _Told(NamedTuple):
 
     share: np.ndarray
     worlds: TwoNormals
-    rest: np.ndarray  # the distance to an attacker who knows all others
+    rest: np.ndarray  # the distance to an attacker who knows all other records
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class StreamedWorlds:
         return np.zeros(len(self.source), dtype=int)
 
     def told(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
-        """Return ``αq``, both distributions of each record, and an informed attacker's distance."""
+        """Return ``αq``, both distributions, and an informed attacker's distance, by record."""
         ask = partial(
             _told_apart,
             fits=self.fits,

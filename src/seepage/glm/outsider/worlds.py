@@ -28,10 +28,11 @@ is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``
 of the noise on the answers and of their rounding errors (:mod:`~seepage.glm.outsider.shown`).
 
 **Hidden by one person.** If one other person j causes most of the variation in a person's own
-prediction, that variation is not normal. The prediction then reveals whether j is in the data, and
-little other variation remains. With ``z = Rᵀc``, person j contributes the share ``α(zᵀz_j)²/q(1 −
-αq)`` of the variation along the direction of the best test. If this share exceeds four fifths, j is
-treated as known to the attacker, and the share is computed again for the remaining people.
+prediction, that variation is not normally distributed. The prediction then reveals whether j is in
+the data, and little other variation remains. With ``z = Rᵀc``, person j contributes the share
+``α(zᵀz_j)²/q(1 − αq)`` of the variation along the direction of the best test. If this share exceeds
+four fifths, j is treated as known to the attacker, and the share is computed again for the
+remaining people.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ class Worlds:
     def coordinates(self, person: int) -> np.ndarray:
         """Return the coordinates that distinguish a person's distributions, (P, at most 2k + 1).
 
-        Multiply parameter shifts, as rows, by this matrix.
+        The coordinates of parameter shifts (rows) are their product with this matrix.
         """
         axes = self._axes(self.root_for()(self.others.sets[person]), *self._span(person))
         return np.asarray(np.linalg.solve(self.others.model.inverse, axes))
