@@ -244,7 +244,7 @@ class CertifiedRemoval:
         """Return the ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
-        parameters. The ε bounds how well this attacker can distinguish the new parameters from
+        parameters. This ε bounds how well this attacker can distinguish the new parameters from
         parameters trained without the records. The theorem requires a bound on the residual that is
         valid for every draw of the random term. Therefore, set a limit on the residual in advance,
         and train again with a new random term once the residual exceeds the limit. Certified
@@ -321,7 +321,7 @@ def _frame(table: Any) -> Any:
         return nw.from_native(table, eager_only=True)
     except (TypeError, ValueError) as error:
         raise InputError(
-            "The people must be a data frame or a mapping of equally long columns, not "
+            "table must be a data frame or a mapping of equally long columns, not "
             f"{type(table).__name__}."
         ) from error
 

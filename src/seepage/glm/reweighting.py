@@ -467,16 +467,16 @@ def reweight(
     ``ω ← n (ω/η) / Σ(ω/η)`` (Hannun et al. 2021, algorithm 1). Records that leak more get smaller
     weights.
 
-    The weights depend on the data. The equalised η treats them as constants, as Hannun et al. do.
-    :meth:`Reweighting.whole_procedure` includes the choice of the weights; the resulting leakage
-    differs between records, and can exceed that of an unweighted fit.
+    The weights depend on the data. The equalised η treats the weights as constants, as Hannun et
+    al. do. :meth:`Reweighting.whole_procedure` includes the choice of the weights; the resulting
+    leakage differs between records, and can exceed that of an unweighted fit.
 
     Parameters
     ----------
     model
         A model from :mod:`seepage.glm`. The model need not be fitted, and is not changed.
     X, y
-        The data, in any form that :func:`seepage.leakage` accepts.
+        The data: a table in memory (an array, a tensor or a data frame), and the labels.
     rounds
         The maximum number of rounds; each computes new weights and refits.
     target

@@ -1,10 +1,10 @@
 """Shaped noise: a public sample determines where noise harms predictions least.
 
 Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, where ``H`` is the Hessian of the loss. So
-noise costs less accuracy in directions where ``H`` is small. A shape computed from the private
-records leaks too (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`). So the shape is the
-inverse Hessian of a public sample. Since it is not exactly the best shape for the private records,
-it is mixed with isotropic noise.
+noise costs the least accuracy in directions where ``H`` is small. A shape computed from the private
+records leaks too (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`), so the shape is the
+inverse Hessian of a public sample. Since this shape is not exactly the best one for the private
+records, it is mixed with isotropic noise.
 """
 
 from __future__ import annotations

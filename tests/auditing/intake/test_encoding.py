@@ -113,8 +113,8 @@ def test_imputing_fills_with_what_it_says():
     mostly = float(COLUMNS["smoker"][rest].mean() > 0.5)
     np.testing.assert_array_equal(found.X[[2, 29, 30], found.names.index("smoker")], mostly)
     said = " ".join(found.steps)
-    assert f"In 'age', 3 gaps were filled with its median, {median:g}." in said
-    assert f"In 'town', 3 gaps were filled with its most frequent value, '{usual}'." in said
+    assert f"In 'age', 3 gaps were filled with the median, {median:g}." in said
+    assert f"In 'town', 3 gaps were filled with the most frequent value, '{usual}'." in said
     assert "dropped because of a missing target" in said
 
 

@@ -1,4 +1,4 @@
-"""An audit by attack: fit, attack with shadow models, and run structural checks."""
+"""Audits a model by attack: fits it, attacks it with shadow models, and checks its structure."""
 
 from __future__ import annotations
 

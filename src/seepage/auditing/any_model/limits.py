@@ -1,8 +1,8 @@
 """Limits on an audit by attack, which can show only that a limit is exceeded.
 
-Two of the limits for linear models apply to attacks, because attacks can exceed them: the success
-rates of membership inference and of guesses. The other limits apply to bounds, which attacks do not
-provide.
+Two of the limits for linear models apply to attacks, because an attack's success can exceed them:
+the success rates of membership inference and of guesses. The other limits apply to upper bounds,
+which attacks do not provide.
 """
 
 from __future__ import annotations

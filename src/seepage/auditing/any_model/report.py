@@ -156,13 +156,13 @@ def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
 def all_columns(audit: AttackAudit) -> float:
     """Return the level of each interval for 95 % simultaneous coverage of all columns (Bonferroni).
 
-    It is needed because the column shown was selected among all columns.
+    Simultaneous coverage is needed because the column shown was selected among all columns.
     """
     return 1 - 0.05 / max(1, len(audit.guesses))
 
 
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
-    """Return the columns guessed correctly significantly more often for members than non-members.
+    """Return the columns that are guessed significantly better for members than for non-members.
 
     The 95 % intervals hold for all columns at once, because one of many columns may differ by
     chance.
@@ -318,7 +318,7 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
 
 
 def _changes(audit: AttackAudit) -> Remedies:
-    """Return the model as it is, a constant prediction, and remedies, none of which was tried."""
+    """Return lines for the model, for untried remedies, and for a constant prediction."""
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
     lines = [
@@ -371,7 +371,7 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tone = "caution"
         label = "Some members can be recognised" if ends.low > 0.5 else "Values of members leak"
         headline = (
-            "Membership inference succeeds more often than chance."
+            "Membership inference succeeds more often than by chance."
             if ends.low > 0.5
             else f"An attack guesses “{short(leaked[0].name)}” correctly more often for members "
             "than for non-members."
@@ -388,8 +388,8 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tell("useful", audit.held_out, of="attack.j2"),
         f"Checks without an attack found {risky or 'none'} of "
         f"{counted(looked, 'structural risk')}{names}.",
-        "Results of attacks are lower bounds: a stronger attack may reveal more. For linear models "
-        "released with noise, seepage computes upper bounds.",
+        "Results of attacks are lower bounds on leakage: a stronger attack may reveal more. For "
+        "linear models released with noise, seepage computes upper bounds on leakage.",
     )
     gates = tuple((gate, tell("gate", gate, of="attack.j2")) for gate in audit.gates)
     return Verdict(tone, label, headline, sentences, gates=gates)

@@ -34,7 +34,7 @@ class AuxiliaryData(NamedTuple):
 
 
 def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
-    """Return auxiliary data; the property is the array of this name, or ``property``."""
+    """Return auxiliary data; the property is the array called ``name`` or ``property``."""
     check_input(path)
     ending = path.suffix.lower()
     if ending not in _KINDS:

@@ -1,8 +1,8 @@
 """Reads an input file of any supported format into one table of typed columns.
 
-Text files have many dialects. The dialect (separator, decimal mark, encoding) is detected and
-reported, unless the caller states it. If a file's numbers can be read in two ways, an error names
-the option to set. Error messages name columns, but never quote their cells.
+The dialect of a text file (separator, decimal mark, encoding) is detected and reported, unless the
+caller states it. If a file's numbers can be read in two ways, an error names the option to set.
+Error messages name columns, but never quote their cells.
 """
 
 from __future__ import annotations
@@ -349,8 +349,9 @@ class _TextFile:
     def _find_separator(self) -> str:
         """Return the separator that splits each of the first lines into the same number of cells.
 
-        The number must be at least two. If several separators do, an error is raised. If none does,
-        the usual separator is returned, unless only another one splits the first line.
+        The number of cells must be at least two. If several separators qualify, an error is raised.
+        If none does, the usual separator is returned, unless only another one splits the first
+        line.
         """
         with self._stream() as stream:
             sample, cut = stream.read(1 << 16), bool(stream.read(1))

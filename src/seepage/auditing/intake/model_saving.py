@@ -1,9 +1,9 @@
 """``sp.save`` writes a fitted model to a file; ``sp.load`` and ``seepage audit`` read the file.
 
 The file contains numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. Like
-``release.json`` in a release folder, it includes a pipeline's scaling, column by column. A penalty
-that does not grow with the number of records is written as its total, ``ridge``, because the number
-of records is unknown.
+``release.json`` in a release folder, the file includes a pipeline's scaling, column by column. A
+penalty that does not grow with the number of records is written as its total, ``ridge``, because
+the number of records is unknown.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
         if rare:
             words.insert(
                 1,
-                f"{rare:,} shared by fewer than {holders} records, {sizes.count(1):,} in only one",
+                f"{rare:,} in fewer than {holders} records, {sizes.count(1):,} of them in only one",
             )
     elif profile.kind == "numeric":
         words.insert(1, f"{sums.least:g} to {sums.most:g}")

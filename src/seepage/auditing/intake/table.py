@@ -245,7 +245,7 @@ def _surplus(pieces: Sequence[Piece], least: float) -> int:
     """Return the sum of hashed values (less ``least``) minus that of hashed row numbers.
 
     Over all rows, the result is zero modulo 2⁶⁴ if the values are row numbers in any order, and
-    otherwise only with probability 2⁻⁶⁴. Unlike a set of all values, it needs little memory.
+    otherwise only with probability 2⁻⁶⁴. Unlike a set of all values, this sum needs little memory.
     """
     total = 0
     for piece in pieces:
@@ -393,7 +393,7 @@ def plan_columns(
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
-    """Raise an error for names that are not columns; the first list holds dropped columns."""
+    """Raise an error for names that are not columns; ``asked[0]`` contains the dropped columns."""
     refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:
@@ -726,7 +726,7 @@ def _varying_parts(
         if part.filled:
             steps.append(
                 f"In {shown(part.name)}, {counted(part.filled, 'gap was', 'gaps were')} filled "
-                f"with its {part.fill_is}, {part.fill_text}."
+                f"with the {part.fill_is}, {part.fill_text}."
             )
     flat = [part.name for part in parts if part.constant]
     for name in plan.sensitive:
@@ -781,8 +781,8 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
         steps.append(
-            f"{counted(len(boolean), 'column has', 'columns have')} two values, whose leakage is "
-            f"measured in whole levels: {listed(boolean)}. If the values are quantities, use "
+            f"{counted(len(boolean), 'column has', 'columns have')} two values: {listed(boolean)}. "
+            "Their leakage is measured in whole levels; if the values are quantities, use "
             "--quantity."
         )
     levels = {part.name: part.width(drop_first) for part in parts if part.kind == "categorical"}

@@ -91,7 +91,7 @@ class RefusedKind:
     instead: str
 
     def error(self) -> InputError:
-        """Return the error, with a link to the page that explains it."""
+        """Return the error, which names the page of supported models."""
         return refusal(self.why, self.instead)
 
 

@@ -185,7 +185,7 @@ class OtherPeople:
 
     @cached_property
     def scatter(self) -> np.ndarray:
-        """``G``, of shape (P, P), summed over all people with a finite gradient."""
+        """``G``, (P, P), summed over the unknown people with a finite gradient."""
         total = np.zeros((self.size, self.size))
         for piece, c in self.centred():
             known = c[~self.alone[piece]]

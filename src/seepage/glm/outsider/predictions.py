@@ -26,8 +26,8 @@ class Predictions:
     The answers are margins (for least squares, the predictions) or unrounded probabilities. Either
     carries the same information as ``Aθ̂``, where the rows of A are the queries and θ̂ are the
     parameters. As many linearly independent queries as there are parameters leak as much as the
-    parameters. Predicted labels alone leak less. Noise is added to the margins of each answer. For
-    softmax, it is added to each of the K margins, of which only the differences matter. The
+    parameters. Predicted labels alone leak less than margins. Noise is added to the margins of each
+    answer; for softmax, to each of the K margins, of which only the differences matter. The
     predictions of a model whose parameters have noise leak no more than these parameters.
 
     Parameters

@@ -69,7 +69,7 @@ def judged(
 ) -> Resampled:
     """Return the success rate of a test between two sets of draws, with and without each person.
 
-    Draws with a NaN are left out; ``seen`` maps the others to what the test is based on.
+    Draws with a NaN are left out; ``seen`` maps the other draws to the input of the test.
     """
     right, error = np.full((2, len(people)), np.nan)
     for k, person in enumerate(progress(people, "resampled refits")):

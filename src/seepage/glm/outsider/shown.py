@@ -2,9 +2,9 @@
 
 **Softmax** models return K probabilities, or K margins of which only differences matter. Noise is
 added to each of the K margins, and all K are visible. If all K margins have noise of equal
-variance, their common part reveals nothing. Otherwise it reveals some of the noise on each margin.
-For a printed probability ``π_k`` the visible number is ``logit π_k``. Its derivative with respect
-to the margins is ``e_k`` minus the relative probabilities of the other classes.
+variance, their common part reveals nothing; otherwise, it reveals some of the noise on each margin.
+For a printed probability ``π_k``, the visible number is ``logit π_k``, whose derivative with
+respect to the margins is ``e_k`` minus the relative probabilities of the other classes.
 
 **Rounding** to a step r adds a variance of ``r²/12`` if the number varies by more than one step. If
 the step is coarser, rounding is ignored, so the risk is overstated. For an attacker who knows all

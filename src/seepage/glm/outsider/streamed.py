@@ -1,8 +1,8 @@
 """Compute the variance due to other people in two passes over a table read in chunks.
 
-The first pass sums ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G. The second
-pass computes both distributions for the records of each chunk. Every record is a separate person,
-and nothing is refitted.
+The first pass computes ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G. The
+second pass computes both distributions for the records of each chunk. Every record is a separate
+person, and nothing is refitted.
 """
 
 from __future__ import annotations

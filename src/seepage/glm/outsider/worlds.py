@@ -1,7 +1,7 @@
 """Two normal distributions: a release with a person, and with another person instead.
 
 The attacker does not know the other people in the data, so the release is random. With the person
-in the data (in) or left out (out), it has the distributions::
+in the data (in) or left out (out), the release has the distributions::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
@@ -124,7 +124,7 @@ class Worlds:
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """For each person, the number of others treated as known because they hide the person."""
+        """For each person, how many other people hide the person and are treated as known."""
         return self._of_all[2]
 
     @cached_property

@@ -290,7 +290,7 @@ class RegressionTable:
 
     @cached_property
     def leverage(self) -> np.ndarray:
-        """Each person's largest sum of leverages in any specification, (N,)."""
+        """The sum of each person's leverages, the largest of all specifications, (N,)."""
         most = np.zeros(len(self.sets))
         for one, rows in zip(self.specifications, self.rows, strict=True):
             every = np.zeros(len(self.index))
@@ -316,8 +316,8 @@ class RegressionTable:
     def _apart(self, u: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return each person's share of the variance, their ``μ``, and a root of ``(uG + D)⁻¹``.
 
-        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; this excludes the person's
-        own variation.
+        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; μ excludes the person's own
+        variation.
         """
         c, N = np.where(self.alone[:, None], 0.0, self.influence), len(self.sets)
         root = inverse_root(u * c.T @ c + np.diag(self.rounding(u)))
