@@ -102,7 +102,7 @@ def test_useless_features_are_dropped_and_said():
     assert "2 columns were dropped (only one value): 'one', 'zero'." in said
     assert "(identifier: values are all different): 'uid'." in said
     assert "(identifier: values are all different and consecutive): 'row', 'row_float'." in said
-    assert "missing: 'empty'." in said
+    assert "missing): 'empty'." in said
     assert "1 column was dropped as requested: 'age'." in said
 
 

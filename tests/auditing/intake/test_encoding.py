@@ -194,7 +194,9 @@ def test_rounding_is_no_variation_and_huge_values_are_refused():
 
 def test_table_too_large_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr(intake, "MOST_BYTES", 8 * N * 5)
-    with pytest.raises(InputError, match=r"90 rows and 6 columns .* \(2\) come from 'town'"):
+    with pytest.raises(
+        InputError, match=r"90 rows and 6 columns .* 'town' accounts for 2 of these"
+    ):
         encoded(table())
 
 

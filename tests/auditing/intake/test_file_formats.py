@@ -139,7 +139,7 @@ WINDOWS = (
     "files; if letters look wrong, set another encoding with --encoding."
 )
 DOUBT = (
-    "In 'x', a decimal point that always precedes three digits was read as the decimal mark, since "
+    "In 'x', a point that always precedes three digits was read as the decimal mark, since "
     "{}. If the mark separates thousands, use --thousands '.'."
 )
 
@@ -189,7 +189,7 @@ CASES = [
         b"town,x;y,z\nBonn,1;2,3\n",
         None,
         "either.csv may be separated by commas or semicolons: each splits the first lines into "
-        "same number of cells; choose one with --separator.",
+        "equal numbers of cells; choose one with --separator.",
     ),
     Case(
         "decimal commas",

@@ -211,7 +211,7 @@ def test_a_pickle_is_not_opened(tmp_path):
         refusal(tmp_path / name)
     assert not marker.exists()
     assert "may contain executable code" in refusal(tmp_path / "m.pkl")
-    assert "not a supported model format" in refusal(tmp_path / "m.onnx")
+    assert "not in a supported format" in refusal(tmp_path / "m.onnx")
 
 
 def test_no_such_file_and_too_large(tmp_path, monkeypatch):

@@ -189,7 +189,7 @@ def test_weights_and_names_that_a_file_cannot_hold(table, tmp_path):
     ("change", "complaint"),
     [
         ({"ridge": 1.0}, "both 'l2' and 'ridge'"),
-        ({"columns": [{"name": "age"}]}, "a name, a centre and a positive unit"),
+        ({"columns": [{"name": "age"}]}, "a different name, a centre and a positive"),
         ({"columns": [{"name": "age", "centre": 0, "unit": 0}]}, "positive unit"),
     ],
 )
