@@ -150,7 +150,7 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
         return None, ()
     done = [f"text was encoded with one column per value ({listed(text)})"] if text else []
     done += [
-        f"missing values were replaced by medians, each with an indicator column ({listed(gaps)})"
+        f"missing values were replaced by medians and marked in indicator columns ({listed(gaps)})"
     ]
     done = done if gaps else done[:-1]
     said = (

@@ -80,8 +80,9 @@ def load_model(path: Path) -> Any:
 def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
     """Return whether a loaded model has a feature for every level of the table's categories.
 
-    If not, the model omits the first level of each category. ``levels`` maps each category to its
-    number of levels.
+    If not, the model omits the first level of each category. If the file does not name the
+    features, a model without an intercept is assumed to have every level. ``levels`` maps each
+    category to its number of levels.
     """
     known = [str(name) for name in getattr(model, "feature_names_in_", ())]
     if not known or not levels:

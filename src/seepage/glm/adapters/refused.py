@@ -59,7 +59,7 @@ KINDS = (
         "sklearn",
         "BayesianRidge ARDRegression",
         "This model fits its penalties together with the coefficients.",
-        "Fit Ridge with alpha = model.lambda_ / model.alpha_, and audit the Ridge model.",
+        "Fit Ridge with a fixed alpha (BayesianRidge: model.lambda_ / model.alpha_).",
     ),
     *_refused(
         "sklearn",
