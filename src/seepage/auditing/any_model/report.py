@@ -202,7 +202,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
                 "bad" if leaked else "",
                 "the model leaks it" if leaked else "not significant",
                 (
-                    f"95 % CI {_points(more.low)} to {_points(more.high)} points",
+                    f"95 % CI {_points(more.low)} to {_points(more.high)} percentage points",
                     f"{percent(most.baseline)} without the model",
                 ),
             )

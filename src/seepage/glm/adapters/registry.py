@@ -286,8 +286,8 @@ def reader(
     Parameters
     ----------
     family_of
-        The loss, or a function that returns it; it may return the type :class:`Categorical` for the
-        loss of as many classes as the model has.
+        The loss, or a function that returns the loss. If the function returns the type
+        :class:`Categorical`, the loss is for as many classes as the model has.
     penalty
         A function that returns p from the model, the number of records and the total weight ``Σ
         ω``.
