@@ -55,8 +55,9 @@ class OutsiderLeakage:
         """The leakage to an attacker who knows all other records."""
         if len(self._releases) > 1:
             raise InputError(
-                "Joint results for an attacker who knows all other records are not available; "
-                "measure each release separately."
+                "For several releases together, the only result for an attacker who knows all "
+                "other records is membership().informed; otherwise, measure each release "
+                "separately."
             )
         if self._first.noise is None:
             raise InputError(
