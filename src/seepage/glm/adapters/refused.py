@@ -51,15 +51,15 @@ KINDS = (
     *_refused(
         "sklearn",
         "QuantileRegressor",
-        "The objective is not differentiable at the records themselves, so its minimiser has no "
-        "derivative.",
+        "The objective is not differentiable where the fit passes through a record, so its "
+        "minimiser has no derivative.",
         "Fit LinearRegression or Ridge instead.",
     ),
     *_refused(
         "sklearn",
         "BayesianRidge ARDRegression",
         "This model fits its penalties together with the coefficients.",
-        "Fit Ridge with alpha = model.lambda_ / model.alpha_, and audit the Ridge model.",
+        "Fit Ridge with a fixed alpha (BayesianRidge: model.lambda_ / model.alpha_).",
     ),
     *_refused(
         "sklearn",
@@ -79,7 +79,7 @@ KINDS = (
         "sklearn",
         "SVC SVR NuSVC NuSVR KNeighborsClassifier KNeighborsRegressor KernelRidge "
         "GaussianProcessClassifier GaussianProcessRegressor",
-        "This model contains the training records themselves, so publishing it publishes them.",
+        "This model stores training records, so publishing the model publishes these records.",
     ),
     *_refused(
         "sklearn",
