@@ -88,7 +88,7 @@ def from_privacy(
     if math.isinf(epsilon):
         raise InputError(
             "This guarantee bounds neither the Rényi divergence of order 2 nor the error of an "
-            f"unbiased adversary: {statement.words}. Use two_point, which is valid for every one."
+            f"unbiased adversary: {statement.words}. Use two_point, which covers every adversary."
         )
     return from_renyi(epsilon, diameters, slope=slope, bias=bias)
 
