@@ -179,7 +179,7 @@ def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
 
 
 def _largest(logarithms: Callable[[np.ndarray], np.ndarray], reach: float) -> tuple[float, float]:
-    """Return the largest logarithm of the bound over changes up to ``reach``, and its change."""
+    """Return the largest log bound over changes up to ``reach``, and the change that attains it."""
     from scipy.optimize import minimize_scalar
 
     # Below a thousandth of the way to the limit the refits' rounding shows, and the bound is all

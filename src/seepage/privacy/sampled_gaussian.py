@@ -67,7 +67,7 @@ class SampledGaussianDP(PrivacyStatement):
     neighbours: str = "add-or-remove"
     group: int = 1
     assumptions: tuple[str, ...] = (
-        "Every record takes part in a step independently (Poisson sampling), and the batches "
+        "Every record takes part in each step independently (Poisson sampling), and the batches "
         "remain secret.",
         "The sample rate, the number of steps and the divisor of the sums were fixed before the "
         "data were seen. If these settings depend on the number of records, the guarantee is only "

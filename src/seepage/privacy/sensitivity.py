@@ -110,7 +110,7 @@ def output_sensitivity(
     """
     known = leak.release.sensitivity
     if known is not None and len(leak.noise) == 1:
-        clipped = f"No record contributes more than {known / 2:g} to the release."
+        clipped = f"No record's contribution to the release has a norm above {known / 2:g}."
         return Sensitivity(known, known / 2, True, (clipped,))
     fit = _penalised_fit(leak)
     assumptions: tuple[str, ...]
@@ -204,8 +204,8 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
         )
     if fit is None or len(leak.noise) != 1:
         raise InputError(
-            "The sensitivity is known only for a single release of one linear model; for any "
-            "other release, state the privacy guarantee with sp.guarantees(…, dp=…)."
+            "The sensitivity is known only for a single release, of a linear model or of clipped "
+            "gradients; for any other, state the privacy guarantee with sp.guarantees(…, dp=…)."
         )
     if fit.ridge == 0:
         raise InputError(
@@ -221,7 +221,7 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
 
 @dataclass(frozen=True)
 class LargestSeen:
-    """The largest norm, label and weight in a set of records, and the sum of the weights."""
+    """The largest norm, absolute label and weight in some records, and the sum of the weights."""
 
     norm: float
     row: int

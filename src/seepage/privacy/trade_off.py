@@ -67,7 +67,7 @@ class TradeOff(ResultTable):
         return 1 - prior + prior * float(self.excess(odds))
 
     def replaced(self) -> float:
-        """Return the largest difference between true and false positive rates for a replacement.
+        """Return a bound on the difference of true and false positive rates for a replacement.
 
         Replacing a record means removing it and adding another. The data sets before and after the
         replacement are compared with the data set that has neither record: if a test is positive

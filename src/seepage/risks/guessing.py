@@ -122,7 +122,7 @@ def _halved(
 def right_beside(
     right: Any, baseline: Any, levels: int, epsilon: float, delta: float = 0.0
 ) -> np.ndarray:
-    """Return the largest success rate when (ε, δ)-private figures are published as well.
+    """Return the largest success rate when (ε, δ)-differentially private figures are published too.
 
     ``right`` and ``baseline`` are the success rates with the release and without it, among
     ``levels`` candidates. For two levels, these rates determine the distance, and
@@ -157,7 +157,7 @@ def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
 
 
 def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> float:
-    """Return the true positive rate when (ε, δ)-private figures are published as well.
+    """Return the true positive rate when (ε, δ)-differentially private figures are published too.
 
     Randomised response moves the threshold of the best test by ``±ε/μ``; bisection finds the
     threshold with the given false positive rate. With probability δ the figures reveal the truth,
@@ -256,7 +256,7 @@ def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
         right ≤ min_j  p_j + Σ_{k≠j} [(p_j + p_k) A(μ_jk, p_j/(p_j + p_k)) − p_j]
 
-    with A from :func:`accuracy`. For two candidates the bound is exact. The bound grows with every
+    with A from :func:`accuracy`. For two candidates, the bound is exact. The bound grows with every
     distance, so upper limits on the distances also give a valid bound.
 
     Parameters

@@ -103,7 +103,7 @@ class PrivacyLoss:
         )
 
     def largest(self, group: np.ndarray, groups: int) -> PrivacyLoss:
-        """Return each component's maximum in every group, which bounds it for all records there."""
+        """Return each group's largest value of every component, a bound for each record in it."""
         most = {}
         for name, values in self.columns.items():
             most[name] = np.zeros(groups)
