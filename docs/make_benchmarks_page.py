@@ -70,8 +70,8 @@ def _linear() -> Iterator[str]:
     threads = _threads(found["made"])
     yield "## Linear models\n"
     yield (
-        f"`benchmarks/glm_rows.py` measures times after the fit ({threads}) as multiples of that "
-        "of a product `X·H⁻¹`. The last column shows how much slower singular values of dense "
+        f"`benchmarks/glm_rows.py` measures times after the fit ({threads}), relative to one "
+        "product `X·H⁻¹`. The last column shows how much slower singular values of dense "
         "Jacobians are (extrapolated from a sample):\n"
     )
     rows = []
@@ -290,7 +290,8 @@ def _beside_sacro() -> Iterator[str]:
         "[SACRO-ML](https://pypi.org/project/sacroml/2.0.1/) 2.0.1 is used by output checkers in "
         "trusted research environments. Both tools audit the same estimators on six columns of "
         "breast cancer (569 records) and UCI Adult (1,000). For membership inference, each tool "
-        "trains 18 models on half of the records; SACRO-ML's attribute inference uses 80 records.\n"
+        "trains 18 models on halves of the records; SACRO-ML's attribute inference uses 80 "
+        "records.\n"
     )
     rows = [
         (

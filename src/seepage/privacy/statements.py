@@ -140,7 +140,7 @@ class DifferentialPrivacy(PrivacyStatement):
 
 @dataclass(frozen=True)
 class GaussianDP(PrivacyStatement):
-    """Gaussian DP: neighbouring data sets are as hard to distinguish as N(0, 1) and N(μ, 1).
+    """Gaussian DP: neighbours are at least as hard to distinguish as N(0, 1) and N(μ, 1).
 
     For neighbouring data sets, the Rényi divergence of order α is ``αμ²/2``, and the total
     variation is ``2Φ(μ/2) − 1``; both are exact for Gaussian noise.
