@@ -71,8 +71,8 @@ def _linear() -> Iterator[str]:
     yield "## Linear models\n"
     yield (
         f"`benchmarks/glm_rows.py` measures times after the fit ({threads}), relative to one "
-        "product `X·H⁻¹`. The last column shows how much slower singular values of dense "
-        "Jacobians are (extrapolated from a sample):\n"
+        "product `X·H⁻¹`. The last column shows how many times as long singular values of "
+        "dense Jacobians take (extrapolated):\n"
     )
     rows = []
     for key, name in TABLES.items():
@@ -364,7 +364,7 @@ def _beside_sacro() -> Iterator[str]:
     yield (
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "
         "PyTorch classifiers by the same command, and a quantile-regression attack without shadow "
-        "models. Only seepage has intervals for every attack, a baseline that uses the other "
+        "models. Only seepage has intervals for all attacks, a baseline that uses the other "
         "columns, regression, models in pipelines, the error compared with a constant prediction, "
         "and exact limits for linear models.\n"
     )
