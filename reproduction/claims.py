@@ -43,8 +43,8 @@ CLAIMS = {
         "Rényi differential privacy and Fisher information leakage “both offer strong semantic "
         "protection against data reconstruction attacks”; dFIL gives the larger bound and ranks "
         "records as an attack does.",
-        "dFIL's bound exceeds that of RDP at equal accuracy on MNIST, ranks records, and is "
-        "attained.",
+        "on MNIST, dFIL's bound exceeds that of RDP at equal accuracy, ranks records as an attack "
+        "does, and is attained.",
         "the printed ε of output perturbation assumes gradients of norm one; the accuracies up "
         "to which the RDP bound is informative are not reproduced.",
         "the network of the authors' code, not of Table 1; random probes instead of coordinates.",
@@ -52,9 +52,9 @@ CLAIMS = {
     ),
     "Mo et al. 2021": Claims(
         "V-information and sensitivity localise “private latent information in a layer-wise "
-        "manner”: the first dense layer leaks most, and both metrics follow the attack.",
-        "V-information follows the attack.",
-        "sensitivity does not follow the attack; another layer leaks most, also on CIFAR-10; "
+        "manner”: the first dense layer leaks most, and both measures follow the attack's success.",
+        "V-information follows the attack's success.",
+        "sensitivity does not; another layer leaks most, also on CIFAR-10; "
         "longer training does not reach the printed accuracy. All three are undecided, because "
         "split, rounds and batches are not stated.",
         "learning rate, initialisation, disjoint people, equal label mix (see *Setting*).",

@@ -73,8 +73,8 @@ def models_table() -> str:
             *["no η; risks by refits"] * 2,
         ),
         "",
-        "For categories and yes/no columns, η measures the change from the first level to each other "
-        "level, not a derivative.\n",
+        "For categories and yes/no columns, η measures the change from the first level to each "
+        "other level, not a derivative.\n",
         "### Unsupported models\n",
         "The error message states the reason.\n",
         "|model|use instead|",

@@ -636,7 +636,7 @@ def what_refits_say_of_the_coefficients():
     agree = sum(x <= 0.03 or x <= 2 * y for x, y in zip(off, errors, strict=True))
     assert all(sum(one["most exposed"]) == 10 and len(one["records"]) == 20 for one in found)
     assert agree == len(off)
-    yield "20 records per table, including the 10 most exposed, the predicted success rate of membership"
+    yield "20 records per table, including the 10 most exposed, the predicted success rate of"
     yield "within 3 percentage points or two standard errors of that in refits on other people"
 
 
