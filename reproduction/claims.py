@@ -54,10 +54,10 @@ CLAIMS = {
         "V-information and sensitivity localise “private latent information in a layer-wise "
         "manner”: the first dense layer leaks most, and both measures follow the attack's success.",
         "V-information follows the attack's success.",
-        "sensitivity does not; another layer leaks most, also on CIFAR-10; "
-        "longer training does not reach the printed accuracy. All three are undecided, because "
-        "split, rounds and batches are not stated.",
-        "learning rate, initialisation, disjoint people, equal label mix (see *Setting*).",
+        "sensitivity does not follow the attack's success; another layer leaks most, also on "
+        "CIFAR-10; longer training does not reach the printed accuracy. All three are undecided, "
+        "because split, rounds and batches are not stated.",
+        "learning rate, initialisation, disjoint people, equal label mix.",
         "which split, how many rounds, and was the correction ψ for layer sizes applied?",
     ),
     "Mueller et al. 2022": Claims(

@@ -670,7 +670,7 @@ def membership_of_networks():
     sets = small, large, xrays = [found[name] for name in ("small", "large", "xrays")]
     gaps = found["largest error of transferred success, by tenths"]
     apart = max(gap for pair, gap in gaps.items() if len(set(pair.split(" to "))) == 2)
-    yield f"were off by up to {apart:.3f} on other sets"
+    yield f"were off by up to {apart:.3f} (mean over a tenth of the records)"
     yield f"{small['networks']} small CNNs and {large['networks']} large residual networks"
     yield f"CIFAR-10, {xrays['networks']} small CNNs on x-rays"
     columns = ("1 %: small", "large", "x-rays", "0.1 %: small", "large")

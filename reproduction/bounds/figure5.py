@@ -96,8 +96,8 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "95",
             "The RDP bound depends only on σ and T. For removing a record, as in the paper's "
             "code, it is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 "
-            f"requires, it is above 1 up to {_with_error(replaced)}; this rounds to the printed "
-            f"number, although the paper's code does not compute it ({_SOURCE}, from "
+            f"requires, it is above 1 up to {_with_error(replaced)}, which rounds to the printed "
+            f"number ({_SOURCE}, from "
             "`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity(
