@@ -62,13 +62,13 @@ CLAIMS = {
     ),
     "Mueller et al. 2022": Claims(
         "PLIS “enables the identification of sensitive attributes and of subjects at high risk of "
-        "data reconstruction”; with differential privacy it is “essentially randomly distributed "
+        "data reconstruction”; with differential privacy, it is “essentially randomly distributed "
         "over the image space”.",
         "informative features have a larger PLIS than others, and records of high PLIS are "
         "reconstructed better by SSIM and HaarPSI (among normal X-rays by HaarPSI only).",
-        "by squared error they are reconstructed slightly better within a class, but not over all "
-        "records; loss and gradient norm predict SSIM as well as PLIS does; with differential "
-        "privacy, PLIS is nearly as smooth as without.",
+        "by squared error, records of high PLIS are reconstructed slightly better within a class, "
+        "but not over all records; loss and gradient norm predict SSIM as well as PLIS does; PLIS "
+        "with differential privacy is nearly as smooth as without.",
         "our own networks; PneumoniaMNIST, where the paper may have used ChestMNIST.",
         "which network, attack options, data set and records?",
     ),

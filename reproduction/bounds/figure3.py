@@ -33,8 +33,8 @@ _SETTING = (
     "about the pixels. "
     f"The informed attacker divides by the factor that the column of ones reveals ({TRIALS:,} "
     f"releases). The attacker of the paper's text also uses the label ({TRIALS_WITH_LABEL} "
-    f"releases; {TRIALS_EXPOSED:,} for the {EXPOSED} most exposed records). Without the label "
-    "the estimate is a ratio of Gaussians, which has no mean, so medians are also reported."
+    f"releases; {TRIALS_EXPOSED:,} for the {EXPOSED} most exposed records). Without the "
+    "label, the estimate is a ratio of Gaussians without a mean, so medians are also reported."
 )
 
 

@@ -46,12 +46,12 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("classes among the eight largest", _kinds(train.labels, high)),
         Quantity("classes among the eight smallest", _kinds(train.labels, low)),
     )
-    named = [", ".join(sorted({classes[train.labels[i]] for i, _ in end})) for end in (high, low)]
+    named = [_either({classes[train.labels[i]] for i, _ in end}) for end in (high, low)]
     seen = (
         "The dFIL of the most exposed image is "
-        f"{number(high[0][1] / max(low[0][1], 1e-12))} times that of the least exposed. Classes of "
-        f"the eight most exposed images: {named[0]}; of the eight least exposed: {named[1]}. In "
-        "the paper, hard-to-recognise images leak most and typical images least."
+        f"{number(high[0][1] / max(low[0][1], 1e-12))} times that of the least exposed. The eight "
+        f"most exposed images are of class {named[0]}, the eight least exposed of class "
+        f"{named[1]}. In the paper, hard-to-recognise images leak most and typical images least."
     )
     machine = row.get("machine", results["machine"])
     setting = f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}."
@@ -67,6 +67,11 @@ def _row(results: dict[str, Any]) -> dict[str, Any]:
     raise InputError(
         f"The kept results of CIFAR-10 hold no run with {wanted}; run private_sgd_grid again."
     )
+
+
+def _either(names: set[str]) -> str:
+    *first, last = sorted(names)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _kinds(labels: np.ndarray, end: list[tuple[int, float]]) -> int:

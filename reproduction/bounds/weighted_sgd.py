@@ -172,8 +172,9 @@ def _seen(found: list[TrainingCost]) -> str:
         f"times the median without weights and {even.unequal:.1f} times with weights. Weights "
         f"change the largest dFIL from {number(plain.largest)} to {number(even.largest)} and the "
         f"accuracy from {plain.accuracy:.1f} to {even.accuracy:.1f} %. With "
-        f"{louder.noise_in_words} instead of weights, they are {number(louder.largest)} and "
-        f"{louder.accuracy:.1f} %{_against(even, louder)}."
+        f"{louder.noise_in_words} instead of weights, the largest dFIL is "
+        f"{number(louder.largest)} and the accuracy {louder.accuracy:.1f} %"
+        f"{_against(even, louder)}."
     )
 
 

@@ -202,7 +202,8 @@ def _compare(course: Course) -> str:
         found, (gap, reach) = course.accuracies(stage), course.gap(stage)
         alike, alike_reach = course.gap_by_level(stage)
         words.append(
-            f"{found[0].accuracy:.2f} and {found[-1].accuracy:.2f} {_when(stage)} (difference "
+            f"{found[0].accuracy:.2f} and {found[-1].accuracy:.2f} {_when(stage)}"
+            f"{' reweighting' * (stage == 0)} (difference "
             f"{gap:+.3f} ± {reach:.3f}; at equal values {alike:+.3f} ± {alike_reach:.3f})"
         )
     both = "; it is ".join(words).replace("-", "−")

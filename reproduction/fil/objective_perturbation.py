@@ -41,9 +41,8 @@ _SETTING = (
     "with λ = 0.0001, targets −1 and 1. Output perturbation adds N(0, σ²I) to the minimiser. "
     "Objective perturbation adds N(0, β²I) to the gradient of the objective, which adds N(0, "
     "β²H⁻²) to the minimiser, where H is the Hessian. The leakage η is about all features and the "
-    "label of a record, and includes that of the data-dependent covariance. Test errors are "
-    "expectations in closed form. The paper names objective perturbation "
-    "as future work."
+    "label of a record, and includes that of the data-dependent covariance. The paper names "
+    "objective perturbation as future work."
 )
 
 

@@ -86,9 +86,9 @@ class LongTraining:
         rise = max(abs(float(found.rise.mean())) for found in (apart, mixed))
         return (
             f"Neither test split nor rounds are stated. After {self.record['rounds']:,} rounds, "
-            f"the test accuracy is {' and '.join(told)}; {len(apart.test)} and {len(mixed.test)} "
-            f"seeds; last change {rise:.1f} percentage points; training accuracy "
-            f"{apart.train[:, -1].mean():.1f} % (`reproduction/results/{ACCURACY.name}`)."
+            f"the test accuracy is {' and '.join(told)} over {len(apart.test)} and "
+            f"{len(mixed.test)} seeds (last change {rise:.1f} percentage points; training accuracy "
+            f"{apart.train[:, -1].mean():.1f} %; `reproduction/results/{ACCURACY.name}`)."
         )
 
 
