@@ -43,8 +43,8 @@ CLAIMS = {
         "Rényi differential privacy and Fisher information leakage “both offer strong semantic "
         "protection against data reconstruction attacks”; dFIL gives the larger bound and ranks "
         "records as an attack does.",
-        "dFIL's bound exceeds that of RDP at equal accuracy on MNIST, ranks records, and is "
-        "attained.",
+        "on MNIST, dFIL's bound exceeds that of RDP at equal accuracy, ranks records as an attack "
+        "does, and is attained.",
         "the printed ε of output perturbation assumes gradients of norm one; the accuracies up "
         "to which the RDP bound is informative are not reproduced.",
         "the network of the authors' code, not of Table 1; random probes instead of coordinates.",
@@ -52,23 +52,23 @@ CLAIMS = {
     ),
     "Mo et al. 2021": Claims(
         "V-information and sensitivity localise “private latent information in a layer-wise "
-        "manner”: the first dense layer leaks most, and both metrics follow the attack.",
-        "V-information follows the attack.",
-        "sensitivity does not follow the attack; another layer leaks most, also on CIFAR-10; "
-        "longer training does not reach the printed accuracy. All three are undecided, because "
-        "split, rounds and batches are not stated.",
-        "learning rate, initialisation, disjoint people, equal label mix (see *Setting*).",
+        "manner”: the first dense layer leaks most, and both measures follow the attack's success.",
+        "V-information follows the attack's success.",
+        "sensitivity does not follow the attack's success; another layer leaks most, also on "
+        "CIFAR-10; longer training does not reach the printed accuracy. All three are undecided, "
+        "because split, rounds and batches are not stated.",
+        "learning rate, initialisation, disjoint people, equal label mix.",
         "which split, how many rounds, and was the correction ψ for layer sizes applied?",
     ),
     "Mueller et al. 2022": Claims(
         "PLIS “enables the identification of sensitive attributes and of subjects at high risk of "
-        "data reconstruction”; with differential privacy it is “essentially randomly distributed "
+        "data reconstruction”; with differential privacy, it is “essentially randomly distributed "
         "over the image space”.",
         "informative features have a larger PLIS than others, and records of high PLIS are "
         "reconstructed better by SSIM and HaarPSI (among normal X-rays by HaarPSI only).",
-        "by squared error they are reconstructed slightly better within a class, but not over all "
-        "records; loss and gradient norm predict SSIM as well as PLIS does; with differential "
-        "privacy, PLIS is nearly as smooth as without.",
+        "by squared error, records of high PLIS are reconstructed slightly better within a class, "
+        "but not over all records; loss and gradient norm predict SSIM as well as PLIS does; PLIS "
+        "with differential privacy is nearly as smooth as without.",
         "our own networks; PneumoniaMNIST, where the paper may have used ChestMNIST.",
         "which network, attack options, data set and records?",
     ),

@@ -28,15 +28,15 @@ _HEAD = """\
 # Reproductions of the papers
 
 These pages reproduce tables and figures of the [four papers](../papers.md) and compare printed
-with measured numbers. A number *agrees* if it rounds to the printed one. A number *differs* only
-if data, split, training and units are the paper's; if they are not known, or errors are too large,
-it is *undecided*. The note in brackets states the reason and links the computation or the kept runs
-behind it. Numbers are results unless marked as a count or a setting (fixed by the set-up or an
-algorithm's goal).
+with measured numbers. A measured number *agrees* if it rounds to the printed number. A number
+*differs* only if data, split, training and units are the paper's; if these are not known, or errors
+are too large, the number is *undecided*. Notes, numbered in brackets, state the reason and link the
+computation or kept runs. Numbers are results unless marked as a count or a setting (fixed by the
+set-up or an algorithm's goal).
 
-`seepage reproduce --list` lists all names. `seepage reproduce NAME` runs one, from the data or,
-if the *Setting* states this, from kept results; `--json` prints numbers, kinds and verdicts.
-`make reproduce` runs all and writes these pages.
+`seepage reproduce --list` lists all names. `seepage reproduce NAME` runs one experiment, from the
+data or, if the *Setting* states this, from kept results; `--json` prints numbers, kinds and
+verdicts. `make reproduce` runs all and writes these pages.
 """
 
 

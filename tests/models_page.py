@@ -26,7 +26,7 @@ def models_table() -> str:
     lines = [
         START,
         "### Supported models\n",
-        "Derivatives agree with refits by the model's own library to a relative 1e-6 "
+        "Derivatives agree with refits by the model's own library to a relative error of 1e-6 "
         "(`tests/glm/adapters/test_doors.py`). ω are sample weights, ℓ the loss of one record; "
         "leakage through what η [holds fixed](risks.md#what-is-held-fixed) is not counted.\n",
         "|library|models and their objectives|held fixed|",
@@ -63,9 +63,9 @@ def models_table() -> str:
         _row(_names([name for name in KNOWN if name in tested]), "exact", "exact"),
         _row("`ColumnTransformer`, `FeatureUnion`, `Pipeline`", *["as their parts"] * 2),
         _row(
-            "other transformers that treat rows one by one, your own included",
+            "other transformers that treat each row separately, your own included",
             "finite differences",
-            "refused; freeze them",
+            "error; freeze them",
         ),
         _row(
             "`TargetEncoder`, `SelectKBest` and others that use the target; "
@@ -73,10 +73,10 @@ def models_table() -> str:
             *["no η; risks by refits"] * 2,
         ),
         "",
-        "Categories and yes/no columns change by whole levels, from the first level to each of the "
-        "others.\n",
+        "For categories and yes/no columns, η measures the change from the first level to each "
+        "other level, not a derivative.\n",
         "### Unsupported models\n",
-        "The error states the reason.\n",
+        "The error message states the reason.\n",
         "|model|use instead|",
         "|-|-|",
     ]

@@ -357,7 +357,7 @@ def one_run_in_five_loops():
     assert max(row["off"] for name, row in found.items() if name != clipped) < 1e-6
     assert len({round(row["epsilon"], 6) for row in found.values()}) == 1
     assert max(row["lines"] for row in found.values()) <= 3
-    yield "give every record the same η̄ as a loop by hand, to 1e-6"
+    yield "give every record the same η̄ as a loop by hand, to a relative 1e-6"
     apart = f"{found['Opacus']['off from the first row']:.1e}".replace("e-06", "e-6")
     yield f"Opacus divides by the norm plus 1e-6, so its η̄ differs by {apart}"
 
@@ -589,7 +589,7 @@ def what_remedies_leave():
     prices = [
         -100 * accuracy for name, (*_, (accuracy, _, _)) in two.items() if "noise" not in name
     ]
-    yield f"{min(prices):.1f} to {max(prices):.1f} points for freezing"
+    yield f"{min(prices):.1f} to {max(prices):.1f} percentage points for freezing"
     auc, bits, accuracy = gaps["noise 0.045 on conv1, conv2, conv3, fc1, fc2"]
     yield "lowers the AUC by {:.3f} ({:.3f} to {:.3f})".format(*(-auc[k] for k in (0, 2, 1)))
     yield "V-information by {:.3f} bits ({:.3f} to {:.3f})".format(*(-bits[k] for k in (0, 2, 1)))
@@ -616,10 +616,10 @@ def what_one_fit_predicts_of_lira():
         far = (abs(one[f"{figure}, predicted"] - one[f"{figure}, LiRA"]) for one in found.values())
         yield words.format(max(far))
     alike = [one["correlation"] for one in found.values()]
-    yield f"the correlation over records is {min(alike):.3f} to {max(alike):.3f}"
+    yield f"their correlation over records is {min(alike):.3f} to {max(alike):.3f}"
     yield "on breast cancer, IWPC, RAND and Adult"
     off = [100 * one["off by"] for one in found.values()]
-    yield f"The mean of AUC − ½ is {min(off):.1f} to {max(off):.1f} % above LiRA's"
+    yield f"The predicted mean of AUC − ½ is {min(off):.1f} to {max(off):.1f} % above LiRA's"
 
 
 @tied("docs/how-to/outsider.md")
@@ -636,8 +636,8 @@ def what_refits_say_of_the_coefficients():
     agree = sum(x <= 0.03 or x <= 2 * y for x, y in zip(off, errors, strict=True))
     assert all(sum(one["most exposed"]) == 10 and len(one["records"]) == 20 for one in found)
     assert agree == len(off)
-    yield "20 records per table, including the 10 most exposed, membership from the coefficients is"
-    yield "within 3 points or two standard errors of refits on other people"
+    yield "20 records per table, including the 10 most exposed, the predicted success rate of"
+    yield "within 3 percentage points or two standard errors of that in refits on other people"
 
 
 @tied("docs/how-to/outsider.md")
@@ -651,7 +651,7 @@ def what_known_sets_leave():
     off = max(abs(one["predicted"] / one["measured"] - 1) for one in answered)
     yield f"within {100 * off:.1f} % of the prediction"
     most = max(one["most above the prediction"] for one in answered)
-    yield f"succeeds up to {100 * most:.0f} points more often than predicted"
+    yield f"succeeds up to {100 * most:.0f} percentage points more often than predicted"
     assert all(one["right, by histograms"] <= one["right, predicted"] for one in answered)
 
 
@@ -670,11 +670,11 @@ def membership_of_networks():
     sets = small, large, xrays = [found[name] for name in ("small", "large", "xrays")]
     gaps = found["largest error of transferred success, by tenths"]
     apart = max(gap for pair, gap in gaps.items() if len(set(pair.split(" to "))) == 2)
-    yield f"was off by up to {apart:.3f} on others"
+    yield f"were off by up to {apart:.3f} (mean over a tenth of the records)"
     yield f"{small['networks']} small CNNs and {large['networks']} large residual networks"
     yield f"CIFAR-10, {xrays['networks']} small CNNs on x-rays"
     columns = ("1 %: small", "large", "x-rays", "0.1 %: small", "large")
-    yield row("members found (%) [interval] at false positives of", *columns)
+    yield row("members found (%) [95 % interval] at a false positive rate of", *columns)
     for name in (
         "LiRA, online",
         "RMIA, online",
@@ -698,7 +698,7 @@ def membership_of_networks():
     seconds = zip(
         *(one["seconds of training and of scores, a network"] for one in sets), strict=True
     )
-    names = ("training a network on an H200, seconds", "scoring it")
+    names = ("seconds on an H200, training a network", "seconds on an H200, scoring it")
     for name, each in zip(names, seconds, strict=True):
         yield row(name, *(f"{one:.2f}" for one in each))
 
@@ -847,7 +847,7 @@ def what_the_folder_of_a_release_tells_of_a_dose():
     )
     yield f"{least:g} is sufficient and {drawn:g} is usually drawn"
     often = found["worst"]["default"]["σ ten times the median or more"] / 12_000
-    yield f"{100 * often:.0f} % of draws are at least ten times as large"
+    yield f"{100 * often:.0f} % of draws are at least ten times the median"
 
 
 @tied("docs/how-to/verify.md")

@@ -21,11 +21,10 @@ RUNS = 10
 _BINS = 80
 _SETTING = (
     f"{DATA} Logistic regression without an intercept, λ = 0.01, noise σ = 0.01; accuracy over "
-    f"{RUNS} releases. The paper prints ε = 2/(nλσ) for output perturbation. Replacing a record "
-    "moves the minimiser by up to 2L/(nλ), with L the largest norm of a record for logistic loss, "
-    "so the Rényi divergence of order 2 is ε = 4L²/(nλσ)². Here L is 17.2, not 1, so differential "
-    "privacy guarantees almost nothing. dFIL can be smaller because it describes only these "
-    "records."
+    f"{RUNS} releases. For n records, the paper prints ε = 2/(nλσ) for output perturbation. "
+    "Replacing a record moves the minimiser by up to 2L/(nλ), where L is the largest norm of a "
+    "record for logistic loss, so the Rényi divergence of order 2 is at most ε(2) = 4L²/(nλσ)². "
+    "Here L is 17.2, not 1, so differential privacy guarantees almost nothing."
 )
 
 
@@ -54,7 +53,7 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("exact Cramér–Rao bound: smallest", float(found.exact.min())),
     )
     seen = (
-        "Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: the "
+        "Every record's dFIL bound exceeds 1, the largest squared error of a guess in [0, 1]: the "
         f"smallest is {number(found.dfil.min())}, the median {number(np.median(found.dfil))}. The "
         f"RDP bound is {number(promised)} with the printed ε, and almost zero with the rigorous "
         f"ε(2) = {number(rigorous.renyi())}."

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from reproduction.bounds.pixel_models import (
-    DATA,
     L2,
     Bounds,
     Vector,
@@ -29,12 +28,13 @@ TRIALS, TRIALS_WITH_LABEL, TRIALS_EXPOSED = 10_000, 400, 2_000
 LIMITS = (1e-3, 1.0)
 EXPOSED = 100
 _SETTING = (
-    f"{DATA} Logistic regression, λ = 0.01, noise σ = 0.00001, with a column of ones that is "
-    "penalised like the pixels, as in the authors' code; bounds and errors are about the pixels. "
+    "Data as for bounds-figure2. Logistic regression, λ = 0.01, noise σ = 0.00001, with a column "
+    "of ones that is penalised like the pixels, as in the authors' code; bounds and errors are "
+    "about the pixels. "
     f"The informed attacker divides by the factor that the column of ones reveals ({TRIALS:,} "
     f"releases). The attacker of the paper's text also uses the label ({TRIALS_WITH_LABEL} "
-    f"releases; {TRIALS_EXPOSED:,} for the {EXPOSED} most exposed records). Without the label "
-    "the estimate is a ratio of Gaussians, which has no mean, so medians are also reported."
+    f"releases; {TRIALS_EXPOSED:,} for the {EXPOSED} most exposed records). Without the "
+    "label, the estimate is a ratio of Gaussians without a mean, so medians are also reported."
 )
 
 
@@ -154,11 +154,11 @@ def _seen(
     return (
         "The bound and the attack rank records similarly. The bound's rank correlation with the "
         f"mean error is {ranks[0]:.2f} for bounds up to 0.001 and {ranks[1]:.2f} for bounds up to "
-        f"1 (few trials dominate the mean); with the median it is {medians[0]:.2f} and "
+        f"1 (few trials dominate the mean); with the median error, it is {medians[0]:.2f} and "
         f"{medians[1]:.2f}. Mean errors are below the dFIL bound {under}, where the estimate no "
-        f"longer follows the record. With the label, the mean error of the {EXPOSED} most exposed "
-        f"records is {beside:.2f} ± {off:.2f} times the exact Cramér–Rao bound: the bound is "
-        "attained."
+        f"longer depends on the record. With the label, mean errors of the {EXPOSED} most exposed "
+        f"records are {beside:.2f} ± {off:.2f} times the exact Cramér–Rao bound (medians over "
+        "records): the bound is attained."
     )
 
 

@@ -94,10 +94,10 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "MNIST: accuracy up to which the RDP bound is at least 1",
             crossing(found, "rdp"),
             "95",
-            "The bound depends only on σ and T. For removing a record, as in the paper's code, it "
-            "is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 requires, "
-            f"it is above 1 up to {_with_error(replaced)}, which rounds to the printed number "
-            f"although the paper's code does not compute it ({_SOURCE}, from "
+            "The RDP bound depends only on σ and T. For removing a record, as in the paper's "
+            "code, it is above 1 at σ = 2 even after 5,000 steps. For replacing one, as theorem 1 "
+            f"requires, it is above 1 up to {_with_error(replaced)}, which rounds to the printed "
+            f"number ({_SOURCE}, from "
             "`reproduction/results/private_sgd_mnist_as_run.json`).",
         ),
         Quantity(
@@ -197,13 +197,12 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "CIFAR-10: accuracy up to which the RDP bound is at least 1",
             rdp.accuracy,
             _PRINTED_RDP,
-            "The bound depends only on σ and T. With σ = 2, the largest noise in Table 4, it is "
-            f"{rdp.rdp:.2f} after the longest run ({longest:,} steps), where the accuracy is "
+            "The RDP bound depends only on σ and T. With σ = 2, the largest noise in Table 4, it "
+            f"is {rdp.rdp:.2f} after the longest run ({longest:,} steps), where the accuracy is "
             f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
-            f"({_spread(rdp)}). By ρC, accuracies are {_by_step(found, rdp)}; none reaches "
-            f"{_PRINTED_RDP} %. For replacing a record, the bound is at least 1 up to an accuracy "
-            f"of {crossing(found, 'replaced'):.1f} % in our runs ({_SOURCE}, from "
-            "`reproduction/results/private_sgd_cifar10_as_run*.json`).",
+            f"({_spread(rdp)}). No setting reaches {_PRINTED_RDP} %. For replacing a record, the "
+            f"bound is at least 1 up to an accuracy of {crossing(found, 'replaced'):.1f} % in our "
+            f"runs ({_SOURCE}, from `reproduction/results/private_sgd_cifar10_as_run*.json`).",
         ),
         Quantity(
             "CIFAR-10: accuracy up to which the bound from the largest dFIL is at least 0.1",
@@ -268,8 +267,9 @@ def _by_one_coordinate(times: float) -> tuple[list[Quantity], str]:
     ]
     settings = len({_hyper(row) for row in results["rows"]})
     words = (
-        f". The authors' one-coordinate estimator has larger maxima: {settings} settings give, in "
-        f"one run, {per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input"
+        ". With the authors' one-coordinate estimator, whose maxima are larger, it holds up to "
+        f"{per_pixel:.1f} % per pixel and {per_input:.1f} % in units of the input ({settings} "
+        "settings, one run)"
     )
     return quantities, words
 
@@ -291,29 +291,12 @@ def _spread(point: Point) -> str:
 
 
 def _with_error(point: Point) -> str:
-    """State the mean accuracy of a point's runs with two standard errors, and its setting."""
+    """State the mean accuracy of a point's runs with two standard errors."""
     runs = 100 * np.array(point.row["accuracy"])
-    setting = f"{_hyper(point.row)}, T = {point.row['steps']:,}"
     if len(runs) == 1:
-        return f"{point.accuracy:.2f} % ({setting}; one run)"
+        return f"{point.accuracy:.2f} % (one run)"
     error = 2 * float(np.std(runs, ddof=1)) / len(runs) ** 0.5
-    return (
-        f"{point.accuracy:.2f} ± {error:.2f} % ({setting}; {len(runs)} runs, ± two standard errors)"
-    )
-
-
-def _by_step(found: list[Point], best: Point) -> str:
-    """State the accuracy at every ρC that ran as long at this noise, from the smallest."""
-    same: dict[float, list[float]] = {}
-    for p in found:
-        if all(p.row[name] == best.row[name] for name in ("noise_multiplier", "steps")):
-            step = round(p.row["learning_rate"] * p.row["max_grad_norm"], 9)
-            same.setdefault(step, []).append(p.accuracy)
-    told = [
-        f"{' and '.join(f'{accuracy:.1f}' for accuracy in sorted(same[step]))} % at {step:g}"
-        for step in sorted(same)
-    ]
-    return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]
+    return f"{point.accuracy:.2f} ± {error:.2f} % ({len(runs)} runs, ± two standard errors)"
 
 
 def _accuracies(found: list[Point], like: Point) -> str:
@@ -350,9 +333,10 @@ def _estimators() -> list[Quantity]:
 
 def _setting(found: Found) -> str:
     words = (
-        "The networks are those of the authors' code and tables (for MNIST the code has filters of "
-        "8 × 8 and 4 × 4, Table 1 of 3 × 3) with Glorot initialisation. MNIST: Poisson batches of "
-        "600 of 60,000 records; one random probe per step (paper: 50 coordinates; its code: one)."
+        "The networks are those of the authors' code and tables (for MNIST, the code has filters "
+        "of 8 × 8 and 4 × 4, Table 1 of 3 × 3) with Glorot initialisation (σ: noise multiplier, "
+        "ρ: learning rate, C: clipping norm, T: steps). MNIST: Poisson batches of 600 of 60,000 "
+        "records; one random probe per step (paper: 50 coordinates; its code: one)."
     )
     runs: dict[str, list[str]] = {}
     for data, whose in (("mnist_as_run", "The authors' network"), ("mnist", "Table 1's network")):
@@ -369,16 +353,15 @@ def _setting(found: Found) -> str:
             f" CIFAR-10: the {settings} settings of Table 4 that give the highest accuracy at a "
             f"bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}. Each step probes a "
             "quarter of the batch, including the records that leaked most so far. The largest dFIL "
-            "is averaged over runs. Pixels p are scaled to (p − 0.473)/0.2, and errors are per "
-            "pixel in [0, 1] unless stated otherwise."
+            "is averaged over runs. Pixels p are scaled to (p − 0.473)/0.2; unless stated "
+            "otherwise, errors are in units of p, which is between 0 and 1."
         )
     words += _precision()
     words += (
         " As in the authors' code, RDP is that of the Poisson-sampled Gaussian mechanism at order "
         "2. This RDP is about adding or removing a record, although theorem 1 requires replacing "
         "one. The factor κ is from the paper's formula, with failure probability 0.00001 per run; "
-        "for little noise the formula is not proved. The κ of a mixture needs no failure "
-        "probability."
+        "for little noise, the formula is not proved."
     )
     return words
 
@@ -472,14 +455,15 @@ def _seen(every: Found) -> str:
     if above:
         *first, last = [f"{accuracy:.0f}" for accuracy in above]
         where = f"{', '.join(first)}{' and ' if first else ''}{last} %"
-        claim = f"At accuracies of {where} the bound from the largest dFIL is above the RDP bound"
+        claim = f"is above the RDP bound at accuracies of {where}"
     else:
-        claim = "The bound from the largest dFIL is not above the RDP bound at high accuracy"
+        claim = "is not above the RDP bound at high accuracy"
     return (
-        f"{claim}. The dFIL bound is at least 1 up to {crossing(found, 'largest'):.1f} % (paper: "
-        f"97 %), or up to {crossing(found, 'mixture'):.1f} % with the mixture κ. The RDP bound for "
-        "removing a record (in brackets: for replacing one) is at least 1 up to "
-        f"{' and '.join(relations)}. The paper has 95 % on MNIST and {_PRINTED_RDP} % on CIFAR-10."
+        f"On MNIST, the bound from the largest dFIL {claim}. The dFIL bound is at least 1 up to an "
+        f"accuracy of {crossing(found, 'largest'):.1f} % (paper: 97 %), or "
+        f"{crossing(found, 'mixture'):.1f} % with the κ of a mixture. The RDP bound for removing a "
+        "record (in brackets: for replacing one) is at least 1 up to an accuracy of "
+        f"{' and '.join(relations)} (paper: 95 % and {_PRINTED_RDP} %)."
     )
 
 

@@ -17,9 +17,9 @@ DIAMETER = 100.0  # of the example in section 4: ages, say
 _SETTING = (
     "No data. Membership inference at even odds succeeds with probability at most e^ε/(1 + e^ε) "
     "(section 2); an unbiased estimate of a number between 0 and 100 has a variance of at least "
-    "100²/(4(e^ε − 1)) (section 4). The largest gradient norm after the smooth clip is the "
-    "maximum of n/(GELU(n − 1) + 1) times C (appendix C); as a bound it must be rounded up, to "
-    "1.116."
+    "100²/(4(e^ε − 1)) (section 4). The largest gradient norm after the smooth clip is C times the "
+    "maximum of n/(GELU(n − 1) + 1), where n is the norm before the clip over C (appendix C); as a "
+    "bound, it must be rounded up, to 1.116."
 )
 
 
@@ -56,8 +56,8 @@ def reproduce(quick: bool) -> Outcome:
         ),
     )
     seen = (
-        f"At ε = 2 membership inference may succeed {100 * member(2.0):.1f} % of the time, but an "
-        "unbiased estimate of a number between 0 and 100 has a standard error of at least "
+        f"At ε = 2, membership inference may succeed up to {100 * member(2.0):.1f} % of the time, "
+        "but an unbiased estimate of a number between 0 and 100 has a standard error of at least "
         f"{math.sqrt(variance):.1f}."
     )
     return Outcome(_SETTING, quantities, seen, _draw())

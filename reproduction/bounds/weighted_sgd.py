@@ -37,7 +37,8 @@ _SETTING = (
     f"ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs with a common initialisation. "
     "Weighted (not in the paper): a record's clipped gradient is multiplied by the mean dFIL² of "
     "all records so far over its own dFIL², capped at one. The dFIL treats the weights as "
-    "constants and takes κ = 1. One random probe per step sets the weights, another measures."
+    "constants and takes κ = 1. In every step, one random probe is for the weights and another for "
+    "the reported dFIL."
 )
 
 
@@ -171,15 +172,16 @@ def _seen(found: list[TrainingCost]) -> str:
         f"times the median without weights and {even.unequal:.1f} times with weights. Weights "
         f"change the largest dFIL from {number(plain.largest)} to {number(even.largest)} and the "
         f"accuracy from {plain.accuracy:.1f} to {even.accuracy:.1f} %. With "
-        f"{louder.noise_in_words} instead, they are {number(louder.largest)} and "
-        f"{louder.accuracy:.1f} %{_against(even, louder)}."
+        f"{louder.noise_in_words} instead of weights, the largest dFIL is "
+        f"{number(louder.largest)} and the accuracy {louder.accuracy:.1f} %"
+        f"{_against(even, louder)}."
     )
 
 
 def _against(even: TrainingCost, louder: TrainingCost) -> str:
     """Compare weights with more noise, if one of them is better at both."""
     if louder.largest <= even.largest and louder.accuracy >= even.accuracy:
-        return ": for the most exposed record noise is the better remedy"
+        return ": for the most exposed record, noise is the better remedy"
     if even.largest <= louder.largest and even.accuracy >= louder.accuracy:
         return ": weights are the better remedy"
     return ""

@@ -31,7 +31,7 @@ def reproduce(quick: bool) -> Outcome:
         for name, mean in zip(CLASSES[setting.data], means, strict=True):
             quantities.append(Quantity(f"{setting}: mean η of {name}", mean))
         ratios.append(means[0] / means[1])
-    seen = "On average " + "; ".join(
+    seen = "On average, " + "; ".join(
         _compare(data, *ratios[2 * k : 2 * k + 2]) for k, data in enumerate(data_names(quick))
     )
     seen += "."
@@ -49,8 +49,8 @@ def _compare(data: str, linear: float, logistic: float) -> str:
     if linear < 1:
         first, second, linear, logistic = second, first, 1 / linear, 1 / logistic
     return (
-        f"a {first} of {data} leaks {linear:.2f} (linear) and {logistic:.2f} (logistic) times as "
-        f"much as a {second}"
+        f"a {first} of {data} leaks {linear:.2f} times (linear) and {logistic:.2f} times "
+        f"(logistic) as much as a {second}"
     )
 
 

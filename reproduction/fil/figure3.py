@@ -45,8 +45,9 @@ def reproduce(quick: bool) -> Outcome:
     )
     ratios = [float(eta.max() / eta.min()) for _, eta, _ in found]
     seen = (
-        f"The eight images that leak least look alike: {least_words}. The images that leak most "
-        f"are unusual and {number(min(ratios))} to {number(max(ratios))} times as exposed."
+        f"The eight images that leak least include {least_words}. The images that leak most are "
+        f"unusual; the largest η is {number(min(ratios))} to {number(max(ratios))} times the "
+        "smallest."
     )
     return Outcome(SETTING, tuple(quantities), seen, _draw(found))
 

@@ -41,7 +41,10 @@ def reproduce(quick: bool) -> Outcome:
         f"largest loss contains only {100 * found[0]:.0f} % of the tenth that leaks most (gradient "
         f"norm: {100 * found[1]:.0f} %)."
     )
-    words = f"MNIST digits 0 and 1, linear regression, as for Table 1; {SHOWN:,} records are drawn."
+    words = (
+        "MNIST digits 0 and 1, linear regression, as for Table 1. The figure shows "
+        f"{SHOWN:,} random records."
+    )
     chosen = np.random.default_rng(0).choice(len(eta), SHOWN, replace=False)
     parts = (eta[chosen], loss[chosen], gradient[chosen], setting.problem.y[chosen])
     return Outcome(words, quantities, seen, _draw(*parts, ranks))

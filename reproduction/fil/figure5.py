@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from reproduction.drawing import Figure, draw_figure, power_ticks
-from reproduction.fil.image_models import SETTING, data_names, image_models
+from reproduction.fil.image_models import data_names, image_models
 from reproduction.outcome import Outcome, Quantity
 from seepage import glm
 from seepage.auditing.report.figures import BLUE, VERMILLION
@@ -34,11 +34,11 @@ def reproduce(quick: bool) -> Outcome:
     factors = [spread[0] / spread[5] for spread in spreads.values()]
     ends = [spread[-1] / spread[0] for spread in spreads.values()]
     seen = (
-        f"Five rounds make the standard deviation {min(factors):.0f} to {max(factors):,.0f} times "
-        f"smaller, and {ROUNDS} rounds leave at most {max(ends):.0e} of it. The records' "
-        "leakages become equal at a geometric rate on both data sets with both models."
+        f"Five rounds divide the standard deviation of η by {min(factors):.0f} to "
+        f"{max(factors):,.0f}, and {ROUNDS} rounds leave at most {100 * max(ends):.1g} % of it. "
+        "The records' leakages become equal at a geometric rate on both data sets with both models."
     )
-    setting_words = f"{SETTING} {ROUNDS} rounds of IRFIL."
+    setting_words = f"Data and models as for fil-figure2. {ROUNDS} rounds of IRFIL."
     return Outcome(setting_words, tuple(quantities), seen, _draw(spreads, data_names(quick)))
 
 

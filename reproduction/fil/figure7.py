@@ -92,8 +92,8 @@ def reproduce(quick: bool) -> Outcome:
         "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, and "
         f"each round of IRFIL equalises it. Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals "
         "are at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
-        "optimum is that of fil-figure6. η is about small changes and the attacker compares whole "
-        "levels, so equal η need not mean equal accuracy."
+        "optimum, for drawn values, is that of fil-figure6. η is about small changes and the "
+        "attacker compares whole levels, so equal η need not mean equal accuracy."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(courses))
 
@@ -202,15 +202,17 @@ def _compare(course: Course) -> str:
         found, (gap, reach) = course.accuracies(stage), course.gap(stage)
         alike, alike_reach = course.gap_by_level(stage)
         words.append(
-            f"{found[0].accuracy:.2f} and {found[-1].accuracy:.2f} {_when(stage)} (difference "
-            f"{gap:+.3f} ± {reach:.3f}; within levels {alike:+.3f} ± {alike_reach:.3f})"
+            f"{found[0].accuracy:.2f} and {found[-1].accuracy:.2f} {_when(stage)}"
+            f"{' reweighting' * (stage == 0)} (difference "
+            f"{gap:+.3f} ± {reach:.3f}; at equal values {alike:+.3f} ± {alike_reach:.3f})"
         )
     both = "; it is ".join(words).replace("-", "−")
     beside = [course.beside[stage] for stage in (0, ROUNDS)]
     shares = [f"{each.plain.mean():.3f} (optimum {each.optimum.mean():.3f})" for each in beside]
     return (
-        f"On {course.target.name}, accuracy in the first and the last decile is {both}. Over all "
-        f"records, white-box accuracy is {shares[0]} before and {shares[1]} after."
+        f"On {course.target.name}, white-box accuracy in the first and the last decile is {both}. "
+        f"Over all records, with drawn values, it is {shares[0]} before and {shares[1]} after "
+        "reweighting."
     )
 
 

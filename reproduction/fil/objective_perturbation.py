@@ -40,10 +40,9 @@ _SETTING = (
     "Linear regression: IWPC with λ = 0.01 and MNIST digits 0 and 1 in 20 principal components "
     "with λ = 0.0001, targets −1 and 1. Output perturbation adds N(0, σ²I) to the minimiser. "
     "Objective perturbation adds N(0, β²I) to the gradient of the objective, which adds N(0, "
-    "β²H⁻²) to the minimiser. The leakage η is about all features and the label of a record, "
-    "including that of the data-dependent covariance. Test errors are expectations in closed form. "
-    "The scales give the most exposed record the stated η. The paper names objective perturbation "
-    "as future work."
+    "β²H⁻²) to the minimiser, where H is the Hessian. The leakage η is about all features and the "
+    "label of a record, and includes that of the data-dependent covariance. The paper names "
+    "objective perturbation as future work."
 )
 
 
@@ -193,10 +192,10 @@ def _compared(each: Mechanisms) -> str:
     ratio = (objective - each.error) / (output - each.error)
     return (
         f"{each.name}: with η = 1 for the most exposed record, objective perturbation increases "
-        f"the test MSE {number(ratio)} times as much as output perturbation. Objective "
-        f"perturbation's largest η is {_unequal(each.objective(each.steepest)):.1f} times the "
-        f"median (output perturbation: {_unequal(each.output):.1f}), and its covariance alone "
-        f"leaks η = {number(each.floor)} about the most exposed record, for any noise."
+        f"the test MSE {number(ratio)} times as much as output perturbation does. The largest η "
+        f"is {_unequal(each.objective(each.steepest)):.1f} times the median (output perturbation: "
+        f"{_unequal(each.output):.1f}); the covariance alone leaks η = {number(each.floor)}, for "
+        "any noise."
     )
 
 

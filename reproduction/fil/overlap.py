@@ -34,15 +34,15 @@ def reproduce(quick: bool) -> Outcome:
             ),
             Quantity(f"{data}: rank correlation of the two models' η", rank),
         ]
-    counts = ", ".join(
+    counts = " and ".join(
         f"{q.measured:.0f} on {data}" for data, q in zip(found, quantities[::2], strict=True)
     )
-    ranks = ", ".join(
+    ranks = " and ".join(
         f"{q.measured:.2f} on {data}" for data, q in zip(found, quantities[1::2], strict=True)
     )
     seen = (
-        f"Of the {TOP} records that leak most, the two models share {counts}, although their "
-        f"rankings of all records are similar (rank correlation {ranks})."
+        f"Of the {TOP} records that leak most from each, the two models share {counts}, although "
+        f"their rankings of all records are similar (rank correlation {ranks})."
     )
     return Outcome(SETTING, tuple(quantities), seen, _draw(found))
 

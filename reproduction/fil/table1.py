@@ -11,7 +11,6 @@ import numpy as np
 from reproduction.drawing import Figure, draw_figure
 from reproduction.fil.image_models import (
     MODELS,
-    SETTING,
     ImageModel,
     Vector,
     data_names,
@@ -50,10 +49,10 @@ class Line:
         """Return its three numbers beside the printed ones."""
         mean, spread, accuracy = PRINTED[self.name]
         why = (
-            "Equation 18 evaluated for every record with dense singular values "
-            "(`reproduction/fil/table1.py`) also gives this mean, and the line's spread and "
-            "accuracy agree with the printed ones. 0.26 is the root mean square of η, which "
-            "the other lines do not print."
+            "Evaluating equation 18 for every record with singular values of dense Jacobians "
+            "(`reproduction/fil/table1.py`) gives the same mean, and this row's standard deviation "
+            "and accuracy agree with the paper's. The printed 0.26 is the root mean square of η; "
+            "the other rows print the mean."
         )
         return (
             Quantity(f"{self.name}: mean η", self.mean, mean, why),
@@ -77,15 +76,14 @@ def reproduce(quick: bool) -> Outcome:
     after = [line for line in lines if line.name.endswith("IRFIL")]
     moved = max(abs(a.accuracy - b.accuracy) for a, b in zip(lines[::2], lines[1::2], strict=True))
     seen = (
-        f"After {ROUNDS} rounds every record leaks the same amount (the largest standard deviation "
-        f"is {max(line.spread for line in after):.1e}) and the accuracy changes by at most "
-        f"{moved:.1f} points. Of the table's {len(table)} numbers, {len(table) - len(differing)} "
-        "agree with the printed "
-        "ones" + (f" (not: {', '.join(differing)})." if differing else ".") + " The paper chooses "
-        "the largest λ with which logistic regression is as accurate in training as linear "
-        "regression, to two digits. The paper's code has other penalties, which are used here."
+        f"After {ROUNDS} rounds, all records leak the same amount (the largest standard deviation "
+        f"is {max(line.spread for line in after):.1e}) and the accuracy has changed by at most "
+        f"{moved:.1f} percentage points. Of the table's {len(table)} numbers, "
+        f"{len(table) - len(differing)} agree with the printed numbers"
+        + (f" (all but {', '.join(differing)})." if differing else ".")
+        + " The penalties are those of the authors' code, not those by the paper's rule."
     )
-    setting = f"{SETTING} {ROUNDS} rounds of IRFIL."
+    setting = f"Data and models as for fil-figure2. {ROUNDS} rounds of IRFIL."
     quantities = (*_sizes(settings), *table, *_checks(settings))
     return Outcome(setting, quantities, seen, _draw(lines, data_names(quick)))
 

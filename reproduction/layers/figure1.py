@@ -68,9 +68,9 @@ def reproduce(quick: bool) -> Outcome:
         verdicts.append(_verdict(network, curves))
     seen = (
         "With the main task gender, the property glasses and an equal label mix, "
-        f"{'. '.join(verdicts)}. From all layers together, the AUCs are {_each(runs, 'auc')}; with "
-        f"each property's own label mix, they are {_each(runs, 'auc_confounded')}. On CIFAR-10 "
-        "(animal or vehicle; property: it flies; ± two standard errors) the AUC is highest at: "
+        f"{'. '.join(verdicts)}. The AUCs from all layers together are {_each(runs, 'auc')} "
+        f"(confounded: {_each(runs, 'auc_confounded')}). On CIFAR-10 (main task: animal or "
+        "vehicle; property: it flies; ± two standard errors), the layers with the highest AUC are: "
         f"{highest_in_words(others, *CIFAR10[0])}{_not_run(others)}."
     )
     for task, name in CIFAR10:
@@ -149,7 +149,8 @@ def _numbers(runs: Runs, network: str, curves: dict[str, LayerCurve], layer: str
 
 
 def _each(runs: Runs, key: str) -> str:
-    return ", ".join(f"{_mean(runs, network, key):.2f}" for network in PRINTED)
+    *first, last = [f"{_mean(runs, network, key):.2f}" for network in PRINTED]
+    return f"{', '.join(first)} and {last}"
 
 
 def _mean(runs: Runs, network: str, key: str) -> float:
@@ -172,7 +173,7 @@ def _verdict(network: str, curves: dict[str, LayerCurve]) -> str:
         f"{written(correlation(curves[key], attack))} with {_WORDS[key]}"
         for key in ("v_information", "sensitivity")
     )
-    return f"{place} ({value}), {claim}. The AUC correlates {goes}"
+    return f"{place} ({value}), {claim}. The AUC's correlation over layers is {goes}"
 
 
 def _draw(runs: Runs, longest: LongTraining) -> Figure:

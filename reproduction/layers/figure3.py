@@ -34,7 +34,7 @@ def reproduce(quick: bool) -> Outcome:
                     f"{network}, {task}: most sensitive layer",
                     curve.highest,
                     printed,
-                    f"{UNSTATED}. Without ψ the printed layer is highest "
+                    f"{UNSTATED}. Without ψ, the printed layer is the most sensitive "
                     "(`reproduction/results/layers_lfw.json`; see layers-figure1).",
                     comparable=False,
                 ),
@@ -63,9 +63,9 @@ def reproduce(quick: bool) -> Outcome:
         places = sorted({curve.highest for curve in curves.values()})
         told.append(f"{network}'s {' or '.join(map(ordinal, places))}")
     seen = (
-        "In the paper, the first dense layer is the most sensitive (4th and "
-        f"9th). Here it is {' and '.join(told)} layer; without the correction for layer sizes, it "
-        "is the first dense layer."
+        "In the paper, the first dense layer is the most sensitive (AlexNet's 4th and VGG11Net's "
+        f"9th). Here it is {' and '.join(told)} layer; without the correction ψ for layer sizes, "
+        "it is the first dense layer."
     )
     cases = [(network, task) for network in NETWORKS for task in TASKS]
     return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs), runs.kept())
@@ -86,17 +86,21 @@ def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[
     apart = [task.lower() for task, (a, b) in ends.items() if a > high or b < low]
     ways = []
     for words, other in (
-        ("relative to the sum", {n: _of_sum(runs, network, n) for n in TASKS}),
-        ("without ψ", {n: runs.without_size(network, n) for n in TASKS}),
+        ("As a share of the sum over layers", {n: _of_sum(runs, network, n) for n in TASKS}),
+        ("Without ψ", {n: runs.without_size(network, n) for n in TASKS}),
     ):
         values = {task: float(curve.mean[place - 1]) for task, curve in other.items()}
         ranked = sorted(values, key=values.__getitem__)
         task = ranked[-1 if which == "highest" else 0]
+        # Relative to the most sensitive layer, which is this one for every task
         alike = max(values.values()) - min(values.values()) < 1e-9
-        ways.append(f"{words}, {'all are equal' if alike else f'{task.lower()} is {which}'}")
+        one = "this layer is the most sensitive for every task, so all three values are 1"
+        ways.append(f"{words}, {one if alike else f'{task.lower()} is {which}'}")
+    *first, last = means
     return (
-        f"Sensitivity: {', '.join(means)} (± two standard errors); "
-        f"{'; '.join(ways)} (`reproduction/results/layers_lfw.json`).",
+        "Sensitivity relative to the most sensitive layer: "
+        f"{', '.join(first)} and {last} (± two standard errors). "
+        f"{'. '.join(ways)} (`reproduction/results/layers_lfw.json`).",
         apart,
     )
 

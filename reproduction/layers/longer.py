@@ -20,6 +20,7 @@ from reproduction.provenance import kept_by
 
 ACCURACY, OTHER = (KEPT.with_name(f"layers_{name}.json") for name in ("accuracy", "cifar10"))
 SPLITS = {"people": "people apart", "images": "random images"}
+_BY = {"people": "(split by person)", "images": "(by image)"}
 _KEYS = {"auc": "AUC", "v_information": "V-information"}
 
 
@@ -75,19 +76,19 @@ class LongTraining:
     def why(self, network: str) -> str:
         """State the plateau, and that no longer training would change it."""
         told = []
-        for split, words in SPLITS.items():
+        for split in SPLITS:
             found = self.curves(network, split)
             low, high = found.plateau.min(), found.plateau.max()
             ends = dict.fromkeys(f"{end:.1f}" for end in (low, high))
             span = " to ".join(ends)
-            told.append(f"{span} % with {words}")
+            told.append(f"{span} % {_BY[split]}")
         apart, mixed = (self.curves(network, split) for split in SPLITS)
         rise = max(abs(float(found.rise.mean())) for found in (apart, mixed))
         return (
             f"Neither test split nor rounds are stated. After {self.record['rounds']:,} rounds, "
-            f"the plateau is {' and '.join(told)} ({len(apart.test)} and {len(mixed.test)} seeds; "
-            f"last change {rise:.1f} points; training images {apart.train[:, -1].mean():.1f} %; "
-            f"`reproduction/results/{ACCURACY.name}`)."
+            f"the test accuracy is {' and '.join(told)} over {len(apart.test)} and "
+            f"{len(mixed.test)} seeds (last change {rise:.1f} percentage points; training accuracy "
+            f"{apart.train[:, -1].mean():.1f} %; `reproduction/results/{ACCURACY.name}`)."
         )
 
 

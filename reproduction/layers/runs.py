@@ -23,10 +23,9 @@ CHECKS = KEPT.with_name("layers_checks.json")
 UNSTATED = "Test split and rounds are not stated"
 # Why the most sensitive layers are not the paper's.
 SIZE = (
-    f"{UNSTATED}. Without ψ, which corrects for layer sizes, the most "
-    "sensitive layer is the printed one in all seven settings (numbers “without ψ” of "
-    "layers-figure1 and layers-figure3, `reproduction/results/layers_lfw.json`): the paper may "
-    "have left ψ out."
+    f"{UNSTATED}. Without ψ, which corrects for layer sizes, the most sensitive layer is the "
+    "printed one in all seven settings (of layers-figure1 and layers-figure3, "
+    "`reproduction/results/layers_lfw.json`): the paper may have left ψ out."
 )
 TITLES = {
     "v_information": "V-information (nats)",
@@ -113,12 +112,9 @@ class Runs:
 
     def unlike(self, network: str, task: str, property_name: str) -> str:
         """State what is unknown where a layer other than the paper's has the highest risk."""
-        tried = _seen_whole()
-        if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
-            tried += "; attacks without the equal label mix are “confounded”"
         return (
             f"{UNSTATED}, nor are the attacker's batches. Random projection of large layers is not "
-            f"the cause ({tried})."
+            f"the cause ({_seen_whole()})."
         )
 
     def together(self, network: str, task: str, key: str, property_name: str) -> LayerCurve:
@@ -158,9 +154,9 @@ class Runs:
             f"over {a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of "
             "the client's. V-information (random forest, held out, five pools of people) is from "
             f"{2 * a['measured']} batches at the last model. The median sensitivity over "
-            f"{a['samples']} test images (F-norm, target) is relative to the largest layer of each "
-            f"repetition. Layers with more than {a['width']:,} numbers are randomly projected to "
-            f"that many. {repetitions} repetitions."
+            f"{a['samples']} test images (F-norm, target) is relative to the most sensitive layer "
+            f"of each repetition. Layers with more than {a['width']:,} numbers are randomly "
+            f"projected to that many. {repetitions} repetitions."
         )
 
     def kept(self) -> tuple[str]:

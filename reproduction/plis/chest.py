@@ -32,11 +32,10 @@ SETTING = (
     "convolutions and two dense layers, trained for four epochs with Adam, or for ten with "
     "private SGD at (ε, δ) = (1, 0.00001), C = 1. The attack uses the cost of Geiping et al. 2020 "
     f"(cosine, total variation {VARIATION:g}), {STEPS} evaluations of L-BFGS, known labels, "
-    "and options chosen from six on 32 records. Without DP it sees each record's gradient; with "
-    "DP, each record's clipped gradient with the noise of one step, as if all other records of the "
-    "batch were known. PLIS without DP is that of the gradient signal; a record's PLIS is the "
-    "norm over its pixels. Intervals cover only the random choice of records. The paper names "
-    "neither its network nor its attack's options, and shows two records."
+    "and the best of six sets of options on 32 records. Without DP, it sees each record's "
+    "gradient; with DP, each record's clipped gradient with the noise of one step, as if all other "
+    "records of the batch were known. PLIS without DP is that of the gradient signal; a record's "
+    "PLIS is the norm over its pixels. Intervals cover only the random choice of records."
 )
 
 Array = NDArray[np.float64]

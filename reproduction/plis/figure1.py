@@ -24,10 +24,10 @@ LABEL_NOISE = 0.05
 _SETTING = (
     f"{RECORDS:,} synthetic records with {FEATURES} standard normal features, five of them "
     f"({', '.join(map(str, INFORMATIVE))}) with weights of 0.5 to 1.5 in absolute value, the "
-    f"others with weight zero; label noise {LABEL_NOISE}. Linear regression by {STEPS} full-batch "
-    f"steps (rate {RATE}), gradients smoothly clipped at {THRESHOLD:g}, ({EPSILON}, "
-    f"{DELTA:g})-differential privacy in total. FIL and the absolute PLIS of every feature are "
-    "from one more step, averaged over the records. The paper does not describe its data."
+    f"others with weight zero; label noise of standard deviation {LABEL_NOISE}. Linear regression "
+    f"by {STEPS} full-batch steps (rate {RATE}), gradients smoothly clipped at {THRESHOLD:g}, "
+    f"({EPSILON}, {DELTA:g})-differential privacy in total. FIL and the absolute PLIS of every "
+    "feature are from one more step, averaged over the records."
 )
 
 
@@ -150,8 +150,8 @@ def _seen(found: FeatureLeakage, ranks: float) -> str:
         else ("informative and uninformative features overlap")
     )
     return (
-        f"By both measures, {words}; over the {FEATURES} features the two rankings nearly agree "
-        f"(Spearman {ranks:.3f})."
+        f"By both measures, {words}; they rank the {FEATURES} features almost identically "
+        f"(Spearman correlation {ranks:.3f})."
     )
 
 

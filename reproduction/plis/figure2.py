@@ -35,15 +35,14 @@ MEASURED = 5_000  # of the training images
 NEAREST = 10  # the neighbour to which an image's distance is taken
 SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
 _SETTING = (
-    "The smooth network of Guo et al. 2022, Table 1 (the paper does not name its own), on MNIST. "
+    "The smooth network of Guo et al. 2022, Table 1, on MNIST. "
     f"With DP: {EPOCHS} epochs of disjoint batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, "
     f"({EPSILON:g}, {DELTA:g})-differential privacy without amplification by sampling. Without "
     f"DP: {PLAIN_EPOCHS} epochs of plain SGD. PLIS is measured in one more step, for the first "
     f"{MEASURED:,} training images and the 624 test images of PneumoniaMNIST with their labels 0 "
-    "and 1. Records far above the threshold have a PLIS of zero, so PLIS before the clip is "
-    "also reported. The digits shown have the smallest and the largest PLIS, the X-ray "
-    "the median. A digit's distance is the pixel distance to the tenth nearest digit "
-    f"of its class among the {MEASURED:,}."
+    "and 1. Records with a gradient norm far above the threshold have a PLIS of zero, so PLIS "
+    "before the clip is also reported. A digit's distance to its class is the pixel distance to "
+    f"the tenth nearest digit of this class among the {MEASURED:,}."
 )
 
 
@@ -217,12 +216,12 @@ def _words(seen: tuple[Seen, ...]) -> str:
     found = [one.detection() for one in seen]
     ends = [f"{f.area:.3f} ({f.interval.low:.3f} to {f.interval.high:.3f})" for f in found]
     after = (
-        ". The clip affects exactly these records, so their PLIS falls below that of digits"
+        ". The clip affects X-rays most, so their PLIS falls below that of digits"
         if found[0].area < 0.5
         else ""
     )
     return (
-        "As a detector of X-rays among digits, PLIS by record has an area under the ROC curve of "
+        "As a detector of X-rays among digits, a record's PLIS has an area under the ROC curve of "
         f"{ends[2]} without DP, {ends[1]} with DP before the clip and {ends[0]} after it{after}."
     )
 

@@ -86,9 +86,9 @@ def _finding3(study: Study) -> str:
     verdict = "does not hold" if beside > beside_plain / 2 else "holds"
     return (
         f"The claim that PLIS with DP is randomly distributed over the image {verdict}. "
-        f"Neighbouring pixels' absolute PLIS correlate {beside:.2f} (without DP "
-        f"{beside_plain:.2f}, white noise 0), and a tenth of the pixels contains {top:.2f} of the "
-        f"squared PLIS (without DP {top_plain:.2f})."
+        f"The absolute PLIS of neighbouring pixels has a correlation of {beside:.2f} (without DP "
+        f"{beside_plain:.2f}, white noise 0), and a tenth of the pixels contains {100 * top:.0f} % "
+        f"of the squared PLIS (without DP {100 * top_plain:.0f} %)."
     )
 
 
@@ -106,8 +106,8 @@ def _seen(study: Study, where: Correlation) -> str:
     worst = study.private.quality.ssim.max()
     return (
         f"This shorter attack reconstructs the record with the highest PLIS {better} than the one "
-        f"with the lowest (SSIM {high:.1f} against {low:.1f}); for the full attack see "
-        f"plis-table1. Within a record the error is {claim} (mean "
+        f"with the lowest (SSIM {high:.1f} against {low:.1f}); for the full attack, see "
+        f"plis-table1. Within a record, the error is {claim} (mean "
         f"rank correlation over the pixels {where}). With DP, nothing is reconstructed: SSIM is "
         f"at most {worst:.2f} over all {len(study.rows)} records. {_finding3(study)}"
     )

@@ -81,7 +81,7 @@ def reproduce(quick: bool) -> Outcome:
                 label = f"{kind}: {measure} of all records, {words}"
                 quantities.append(Quantity(label, float(np.quantile(values, share))))
     quantities.append(Quantity("records", len(study.rows)))
-    seen, figure = _seen(study, found, whole), _draw(study, found, whole)
+    seen, figure = _seen(whole), _draw(study, found, whole)
     return Outcome(SETTING, tuple(quantities), seen, figure, whole.kept())
 
 
@@ -123,30 +123,27 @@ def correlations(study: Study) -> dict[str, Correlation]:
     return found
 
 
-def _seen(study: Study, found: dict[str, Correlation], whole: WholeAttacks) -> str:
-    ranks = ", ".join(f"{whole.correlation('plis', m)} for {m}" for m in MEASURES)
+def _seen(whole: WholeAttacks) -> str:
+    *first, last = [f"{whole.correlation('plis', m)} for {m}" for m in MEASURES]
+    ranks = f"{', '.join(first)} and {last}"
     others = [whole.correlation(score, "SSIM").value for score in ("loss", "gradient_norm")]
-    pairs = [round(100 * share) for share in whole.pairs()]
     order = "as in the paper" if 2 * whole.better() > len(ATTACKS) else "unlike in the paper"
     within = " and ".join(
         f"{whole.correlation('plis', 'SSIM', among)} and {whole.correlation('plis', 'PSNR', among)}"
         f" among {words}"
         for among, words in zip(CLASSES, ("normal X-rays", "those with pneumonia"), strict=True)
     )
-    low, high = (study.plain.quality.ssim[k] for k in (study.low, study.high))
     alike, change = whole.settled()
     return (
         f"The full attack of Geiping et al. 2020 ({whole.records()} records, two networks, two "
         f"seeds, {whole.steps():,} steps; over the last eighth the cost fell by at most "
         f"{100 * whole.fall():.1f} %) reconstructs the record of highest PLIS better than that of "
         f"lowest in {whole.better()} of {len(ATTACKS)} cases, {order}. With a quarter or twice the "
-        f"steps the median SSIM changes by at most {change:.3f}, that of these two records by at "
+        f"steps, the median SSIM changes by at most {change:.3f}, that of these two records by at "
         f"most {whole.extremes_settled():.2f}, and the errors keep their ranks (correlation "
-        f"{alike:.2f}). Over all records the rank correlation with PLIS is {ranks} (95 % "
-        f"intervals). For SSIM and PSNR it is {within}. Loss and gradient norm correlate as "
-        f"highly with SSIM ({others[0]:.2f}, {others[1]:.2f}). In {pairs[0]} to {pairs[1]} % of "
-        "pairs the record of higher PLIS has the higher SSIM. The figure's shorter attack "
-        f"({len(study.rows)} records) reaches an SSIM of {low:.1f} and {high:.1f} for its two."
+        f"{alike:.2f}). Over all records, the rank correlation with PLIS is {ranks} (95 % "
+        f"intervals). For SSIM and PSNR, it is {within}. Loss and gradient norm correlate as "
+        f"highly with SSIM ({others[0]:.2f}, {others[1]:.2f})."
     )
 
 

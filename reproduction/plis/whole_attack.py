@@ -44,12 +44,6 @@ class WholeAttacks:
         low, high = self.extremes("SSIM").T
         return int(np.sum(high > low))
 
-    def pairs(self) -> tuple[float, float]:
-        """Return the share of pairs in which the higher PLIS has the higher SSIM, over attacks."""
-        name = "pairs in which the higher PLIS has the higher SSIM"
-        shares = [float(self.record[attack][name]) for attack in ATTACKS]
-        return min(shares), max(shares)
-
     def correlation(self, score: str, measure: str, among: str = "") -> Correlation:
         """Return the mean rank correlation of a score and a measure of quality.
 

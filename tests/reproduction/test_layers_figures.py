@@ -122,7 +122,7 @@ def test_what_agrees_with_the_paper_is_said_to():
     first = drawn(layers_figure1)
     found = numbers(first)
     assert first.seen.count("as claimed") == 3
-    assert "The AUC correlates 1.00 with V-information" in first.seen
+    assert "The AUC's correlation over layers is 1.00 with V-information" in first.seen
     for network in LAYERS:
         assert found[f"{network}: layer with the highest AUC"].agrees
         assert (
@@ -147,7 +147,8 @@ def test_and_what_does_not_is_not():
             == 0
         )
     assert "not at the first dense layer" in outcome.seen
-    assert "significantly below for all three" in drawn(layers_figure2, -0.2).seen
+    told = drawn(layers_figure2, -0.2).seen
+    assert "significantly below the highest for all three properties" in told
 
 
 @pytest.mark.slow
@@ -507,8 +508,8 @@ def test_the_plateau_is_the_last_quarter_and_its_rise_is_told():
         run["test"] = np.linspace(0.1, 0.8, 8).tolist()
     np.testing.assert_allclose(LongTraining(rising).curves("FCNet", "images").rise, 20)
     words = LongTraining(made_up_accuracy()).why("FCNet")
-    assert "After 80 rounds, the plateau is 94.0 to 96.0 % with people apart" in words
-    assert "(3 and 3 seeds; last change 0.0 points; training images 100.0 %;" in words
+    assert "After 80 rounds, the test accuracy is 94.0 to 96.0 % (split by person)" in words
+    assert "over 3 and 3 seeds (last change 0.0 percentage points; training accuracy" in words
 
 
 def test_longer_training_and_other_data_have_their_highest_layers():
