@@ -116,7 +116,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
     for options in (("--report", "seepage-release/report"), ("--out", "seepage-audit/x")):
         result = run("patients.parquet", "--target", "response", *options)
         assert result.exit_code == 2
-        assert "must be different folders" in result.stderr
+        assert "neither of the folders --report and --out" in result.stderr
     result = run("patients.parquet", "--target", "response", "--ledger", "seepage-release/l.json")
     assert result.exit_code == 2
     assert "outside" in result.stderr
@@ -177,8 +177,9 @@ def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     drawn = report["release"]["sigma"]
     together = np.sqrt(spent**2 + (second.eta / drawn) ** 2)
     assert ledger["eta"] == pytest.approx(np.max(together))
-    told = f"over all releases, including this one, η is at most {ledger['eta']:.4g}."
-    assert f"200 records were in earlier releases of the ledger: {told}" in report["steps"]
+    told = f"including this one, the η of each record is at most {ledger['eta']:.4g}."
+    known = "200 records were in earlier releases recorded in the ledger. Over all releases,"
+    assert f"{known} {told}" in report["steps"]
     # What is used up is used up.
     result = run("patients.parquet", "--target", "response", "--target-eta", "0.5")
     assert result.exit_code == 2

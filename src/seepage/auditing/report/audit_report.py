@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 COLOURS = {"good": "green", "caution": "yellow", "bad": "red"}
-EMBEDDED_ROWS = 100_000  # above this the page holds only the most exposed records
+EMBEDDED_ROWS = 100_000  # of a larger table, the page contains only the most exposed records
 _EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
 _OF_A_BOUND = ("adversary", "unit", "value", "guarantee", "assumptions", "reason")
 
@@ -332,20 +332,27 @@ def pack(audit: Audit) -> dict[str, Any]:
     people, risks = audit.unit == ONE_PERSON, audit.risks
     first = "first row" if people else "row"
     which = "the person's first row" if people else "the record"
-    whole = (
-        "all rows of the person with their labels" if people else "the whole record with its label"
+    whole, features_of, label_of = (
+        ("all rows of the person with their labels", "these rows without their labels")
+        if people
+        else ("the whole record with its label", "the record without its label")
+    ) + ("the labels of the person alone" if people else "the label alone",)
+    every = (
+        "least root mean squared error of an unbiased attack on all columns at once, in standard "
+        "deviations"
     )
-    every = "least error of an attack on all its columns at once, in standard deviations"
     # A short and a full heading, the order, and the values
     columns = [
         (first, f"number of {which} in the table, 0 for the first", False, kept.row),
-        ("leakage η", f"about {whole}", True, eta),
-        ("η of columns", "about the record without its label", True, features),
-        ("η of label", "about the label alone", True, label),
+        ("leakage η", f"leakage about {whole}", True, eta),
+        ("η of columns", f"leakage about {features_of}", True, features),
+        ("η of label", f"leakage about {label_of}", True, label),
         ("error on all columns", every, False, exact),
     ]
     for name, errors in list(kept.errors.items())[:_EMBEDDED_CELLS]:
-        words = f"least error of an attack on {plain(name)}, in its own units"
+        words = (
+            f"least standard error of an unbiased attack on {plain(name)}, in the column's units"
+        )
         columns.append((f"± on {short(name, 24)}", words, False, errors))
     if MU in kept.numbers and risks is not None:
         right = accuracy_beside(kept.numbers[MU], 0.5, risks.epsilon, risks.delta)
