@@ -1,10 +1,10 @@
 """The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
-The same steps apply to a table in memory and to a table read in chunks. Some stages need refits:
-the penalty and weight remedies, and the bounds on attacks against the most exposed record. They run
-only for tables in memory; the report states when they were left out. The risks are success rates of
-membership and attribute inference. Attribute inference is judged by its gain over the best guess
-without the release.
+The same steps apply to a table in memory and to a table read in chunks. Some stages run only for
+tables in memory: the remedies that refit the model, and the bounds on attacks against the most
+exposed record. The report states when they were left out. The risks are success rates of membership
+and attribute inference. Attribute inference is judged by its gain over the best guess without the
+release.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ class Effort:
     def words(self) -> str:
         """Return a sentence about the stages that a quick audit omits."""
         return (
-            "This quick audit fitted the model once, so it has no repeated splits"
-            + (", no remedies" if self.remedies == () else "")
-            + " and no bounds that average over other records."
+            "This quick audit used one train/test split"
+            + (", tried no remedies" if self.remedies == () else "")
+            + " and computed no table of bounds for the most exposed record."
         )
 
 
@@ -173,11 +173,12 @@ def audit_table(
     """Audit the release of a linear model fitted on an encoded table, in memory or in chunks.
 
     By default the kind of model follows from the target (see :func:`choose_model`), and the penalty
-    λ is 0.001 (0.01 if the classes can be separated without error). The noise is the smallest with
-    which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target and
-    at the ``limits`` on risks. ``attacker`` is an attacker who knows only some of the other
-    records. The success rate of this attacker is estimated for this noise or, if neither ``sigma``
-    nor ``target_eta`` is given, for a release without noise.
+    λ is 0.001 (0.01 if the classes can be separated without error). Without ``sigma``, the noise is
+    the smallest on a coarse grid with which no record leaks more than ``target_eta`` (1 by
+    default). Remedies aim at that target and at the ``limits`` on risks. ``attacker`` is an
+    attacker who knows only some of the other records. The success rate of this attacker is
+    estimated for this noise or, if neither ``sigma`` nor ``target_eta`` is given, for a release
+    without noise.
 
     ``sensitive`` names columns (the target may be one) for which the error on every record is
     reported; by default those of ``table``. ``fitted`` is a fitted model of :mod:`seepage.glm` to
@@ -260,7 +261,9 @@ def audit_model(
     moves: Moves | None = None,
     tell: Tell | None = None,
 ) -> Audit:
-    """Measure a fitted model and return the findings; :func:`audit_table` lists parameters.
+    """Measure a fitted model and return the findings.
+
+    :func:`audit_table` describes the parameters that both functions have.
 
     With ``anew``, which reruns the whole procedure, membership is inferred from that procedure.
     ``beside`` is the (ε, δ) of all figures published with the noisy numbers, for the removal of a
@@ -288,7 +291,8 @@ def audit_model(
     curve = draw_curve(trial, noise, calibrated, found.records.quantile("eta", 0.5), worst)
     if np.isnan(found.records.quantile("exact_error", 1)):
         steps.append(
-            "The exact bound per record was left out because its computation would take too long."
+            "The exact Cramér–Rao bound on each record was left out because its computation would "
+            "take too long."
         )
     if effort.quick:
         steps.append(effort.words())
@@ -355,7 +359,8 @@ def audit_model(
         told = (*risks.assumptions, *held_sentences(chosen))
         risks = replace(risks, held=joined(chosen, risks.held), assumptions=told)
     if risks is not None and anew is not None:
-        unchanged = "the noise and nλ" if PENALTY in anew.kept else "the noise"
+        product = "nλ (number of records times penalty)"
+        unchanged = f"the noise and {product}" if PENALTY in anew.kept else "the noise"
         steps.append(
             "For membership inference, "
             "the preparation and the model were refitted without each of the "
@@ -366,7 +371,7 @@ def audit_model(
     def risks_of(
         other: TrainedModel, sigma: float, shape: Gaussian | None = None
     ) -> RiskFinding | None:
-        """Return upper limits on the risks of a remedy, from few refits, or ``None`` if unknown."""
+        """Return upper bounds on the risks of a remedy, from few refits, or ``None`` if unknown."""
         exposed = found.records.with_noise(sigma)
         ask = partial(find_risks, other, sigma, exposed, attributes, None, found.rows)
         try:
@@ -480,7 +485,7 @@ def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None
 def _choose_noise(
     worst: float, sigma: float | None, target_eta: float | None
 ) -> tuple[float, float, float]:
-    """Return the target, the coarse-grid noise that meets it, and the noise to report.
+    """Return the target, the smallest coarse-grid noise that meets it, and the noise to report.
 
     ``worst`` is the largest leakage at σ = 1.
     """
@@ -559,10 +564,10 @@ def find_risks(
     ``records`` stores the leakage of every record or person; if not all can be examined, only the
     most exposed are. If the risks cannot be computed, an error gives the reason. ``rows`` stores
     the leakage of single records, for guesses of values that differ within a person. With ``anew``,
-    membership risks are those of the whole procedure, which is rerun without each record in turn.
-    The risks are also computed for the other ``noises``. ``effort`` is the fraction of the work
-    allowed for refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at
-    fixed nλ into distances of a procedure that fixes λ.
+    membership risks are those of the whole procedure, which is rerun without each examined record
+    in turn. The risks are also computed for the other ``noises``. ``effort`` is the fraction of the
+    usual work allowed for refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts
+    distances at fixed nλ into distances of a procedure that fixes λ.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -860,7 +865,7 @@ def _most_gained(guess: Guess) -> int:
 def _finding(
     name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
 ) -> GuessFinding:
-    """Return the reported numbers of a guess: for the record that it gains most on, and medians."""
+    """Return the reported numbers of a guess: for the record with the largest gain, and medians."""
     right, mu = np.asarray(guess.right), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
     row, tpr_row = (int(records.row[k if asked is None else asked[k]]) for k in (worst, easiest))
