@@ -138,11 +138,11 @@ class NoiseDraw:
     """The distribution of σ for a table; votes are repeated until the σ of one is large enough."""
 
     grid: np.ndarray
-    chance: np.ndarray  # with which one vote draws every point
+    chance: np.ndarray  # the probability with which one vote draws each point of the grid
     blocks: int
-    epsilon: float  # of one vote
-    least: float  # the least σ that is enough for the table
-    sigma: float  # the one that was drawn
+    epsilon: float  # the ε of one vote
+    least: float  # the smallest σ that is enough for the table
+    sigma: float  # the drawn σ
 
     @property
     def probability(self) -> float:
@@ -224,7 +224,7 @@ def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarra
 
 
 def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Return minus the number of votes between each point of the grid and the median."""
+    """Return the score of each point: minus the number of votes between it and the median."""
     below = np.sum(opinions[:, None] <= grid, axis=0)
     beyond = len(opinions) - np.concatenate([[0], below[:-1]])
     short = np.minimum(below, beyond) - len(opinions) / 2
