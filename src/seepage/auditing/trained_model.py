@@ -76,7 +76,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class FitSettings:
-    """A kind of model, its penalty λ, and whether it has an intercept: enough to refit it."""
+    """The settings of a fit: the kind of model, the penalty λ, and whether it has an intercept."""
 
     model: str
     l2: float
@@ -149,16 +149,16 @@ class Attribute:
 
     @property
     def scale(self) -> float:
-        """The unit in which a record's leakage measures this column."""
+        """The unit in which a record's leakage measures this column: its spread, or a level."""
         return self.spread if self.kind == "numeric" and self.spread > 0 else 1.0
 
     @property
     def factor(self) -> float | None:
-        """How far one unit moves the only feature; ``None`` for several features or directions."""
+        """The change of the only feature per unit; ``None`` for several features or directions."""
         return abs(float(self.directions[0, 0])) if self.directions.shape == (1, 1) else None
 
     def unknowns(self) -> Unknowns:
-        """Return the column as unknowns: its feature, or several features in steps of its scale."""
+        """Return the column as unknowns: one feature, or several in steps of the column's scale."""
         if self.factor is not None:
             return Unknowns(self.columns, False)
         return Unknowns(self.columns, False, self.directions * self.scale)
