@@ -107,9 +107,9 @@ Tell = Callable[[str], object]
 class Anew:
     """The whole procedure, which can be rerun without some of the records."""
 
-    released: Callable[[np.ndarray], np.ndarray]  # what it releases from those at some positions
-    kept: tuple[str, ...] = (PENALTY,)  # what it holds fixed nevertheless
-    fits: int = 1  # how many models a run fits
+    released: Callable[[np.ndarray], np.ndarray]  # the numbers released from records at positions
+    kept: tuple[str, ...] = (PENALTY,)  # the quantities that stay fixed
+    fits: int = 1  # the number of models that one run fits
 
 
 # From how far the release moves without some records or people, at σ = 1, and their places
@@ -120,14 +120,14 @@ Moves = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 class Effort:
     """The optional stages of an audit, which run after the measures and the curve."""
 
-    # Whether models are refitted several times without some records: over repeated splits, to
-    # see how useful the noisy model is, and without each of the most exposed records, for σ
+    # Whether models are refitted without some records: on repeated splits, to measure the
+    # usefulness of the noisy model, and without each of the most exposed records, to check σ
     refits: bool = True
-    risks: bool = True  # whether to compute membership and guesses
-    # Which :data:`~seepage.auditing.remedies.KINDS` of remedies to try; ``None`` for all, each
-    # within its budget
+    risks: bool = True  # whether to compute membership and attribute inference
+    # The :data:`~seepage.auditing.remedies.KINDS` of remedies to try; ``None`` for all, each within
+    # its budget
     remedies: tuple[str, ...] | None = None
-    quick: bool = False  # whether somebody asked for less than everything, and is told what is not
+    quick: bool = False  # whether a quick audit was requested, whose report lists what is missing
 
     @property
     def stages(self) -> int:
@@ -233,7 +233,10 @@ def _values(trained: TrainedModel) -> dict[str, list[str]]:
 def _fitted_anew(
     trained: TrainedModel, encode_anew: Callable[[np.ndarray], EncodedTable], kept: np.ndarray
 ) -> np.ndarray:
-    """Return the release fitted on the remaining records with nλ unchanged; empty if impossible."""
+    """Return the numbers released from the records at positions ``kept``; empty if there is no fit.
+
+    nλ, the number of records times the penalty, does not change.
+    """
     settings, rows = trained.settings, len(trained.source)
     try:
         source = encode_anew(kept).source
@@ -752,7 +755,7 @@ class _LargestGains:
 def _guessable(
     trained: TrainedModel, known: Sequence[str]
 ) -> Iterator[tuple[str, list[int] | None]]:
-    """Yield the classes (``None``) and the categories that are guessed, with their features."""
+    """Yield the columns to guess, with their features: classes (``None``) and categories."""
     if trained.held and trained.settings.classifies:
         yield trained.table.target, None
     if trained.held and trained.basis() is None:
@@ -774,7 +777,7 @@ def beside_figures(
     guess_epsilon: float | None = None,
     guess_delta: float | None = None,
 ) -> RiskFinding:
-    """Return the risks of a release that also publishes figures, (ε, δ)-private in total.
+    """Return the risks of a release with other figures, (ε, δ)-differentially private in total.
 
     ``guess_epsilon`` and ``guess_delta``, if given, replace ε and δ for attribute inference.
     """

@@ -114,7 +114,7 @@ class HeldOutTrial:
         return self._trivial
 
     def _constant(self, held_out: _LossSums) -> tuple[np.ndarray, float]:
-        """Return ``w`` and the mean loss of the training records' most common class, or mean."""
+        """Return ``w``, and the held-out loss of the training records' commonest class or mean."""
         counts, sums = self.labels.counts, held_out.labels
         seen = np.diag(sums) if self.settings.classifies else sums[0]  # Σ f
         if counts is None:
@@ -247,7 +247,7 @@ def noisy_margins(
     draws: int = DRAWS,
     root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins (m, K) of m records, and the change by each noise draw at σ = 1.
+    """Return the margins, (m, K), of m records, and their changes by noise at σ = 1, (draws, m, K).
 
     For noise with covariance ``LLᵀ`` instead of the identity, ``root`` is the lower triangular
     ``L``.

@@ -114,7 +114,7 @@ class PastRelease:
         return self.about.get("unit") == ONE_PERSON
 
     def as_json(self) -> dict[str, Any]:
-        """Return the privacy loss as plain JSON values."""
+        """Return the entry as plain JSON values."""
         columns = self.loss.columns
         losses = {name: _packed(columns[name]) for name in ("mu", "epsilon", "delta", "eta")}
         for name in ("mu", "epsilon", "delta"):  # one number where all are equal, as ε mostly is
@@ -140,7 +140,7 @@ class PastReleaseAsWritten:
         return PrivacyLoss.of(len(self), eta=eta, mu=np.inf, epsilon=np.inf)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the privacy loss as plain JSON values."""
+        """Return the entry as plain JSON values."""
         return {**self.about, "eta": dict(self.eta)}
 
     def earlier_loss(self, written: Sequence[str], people: People) -> Match:
@@ -409,9 +409,10 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
 def find_ledger() -> Path:
     """Return the path of the project's ledger, which covers all folders below its own.
 
-    If ``SEEPAGE_LEDGER`` is set, it names the file. Otherwise the ledger is the nearest one in the
-    current folder and its parents, up to the home folder or the folder with ``.git``. If there is
-    none, the ledger is a new file in the current folder. Another user's ledger is not used.
+    If ``SEEPAGE_LEDGER`` is set, it names the file. Otherwise the ledger is the nearest
+    ``seepage-ledger.json`` in the current folder and its parents, up to the home folder or a folder
+    with ``.git``. If there is none, the ledger is a new file in the current folder. Another user's
+    ledger is not used.
     """
     if named := os.environ.get("SEEPAGE_LEDGER"):
         return Path(named)

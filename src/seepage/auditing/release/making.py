@@ -301,8 +301,8 @@ def _items(
     """Yield all published and withheld items."""
     figures, settings, unit = prepared.figures, prepared.trained.settings, prepared.trained.unit
     noise = (
-        f"All have independent Gaussian noise, σ = {prepared.sigma:g}; through all noisy numbers "
-        f"together, no {ONE[unit]} leaks more than η = {procedure.target_eta:g}."
+        f"Every number has independent Gaussian noise, σ = {prepared.sigma:g}; through all noisy "
+        f"numbers together, no {ONE[unit]} leaks more than η = {procedure.target_eta:g}."
     )
     yield Item("coefficients", "noised", noise, int(np.size(model.coef_)))
     yield Item("intercept", "noised", noise, int(np.size(model.intercept_)))

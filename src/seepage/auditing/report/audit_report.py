@@ -498,7 +498,7 @@ def _risk_rows(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _worst_guesses(audit: Audit) -> Iterator[GuessFinding]:
-    """Yield the guess that gains most, over all columns and over sensitive ones, each once."""
+    """Yield the guesses with the largest gain of all columns and of the sensitive columns."""
     guesses = () if audit.risks is None else audit.risks.guesses
     sensitive = {a.name for a in audit.attributes if a.sensitive}
     seen: GuessFinding | None = None

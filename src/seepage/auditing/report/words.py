@@ -251,7 +251,7 @@ def number_of(count: int, unit: str) -> str:
 
 
 def whom(audit: Audit, row: int, unit: str | None = None) -> str:
-    """Return the subject of a statement: a row, or a person, named by the first row only."""
+    """Return the subject of a statement: a row, or a person, who is named by their first row."""
     called = short(audit.called(row))
     if (unit or audit.unit) != ONE_PERSON:
         return f"row {called}"
