@@ -124,7 +124,7 @@ class UsefulnessFinding:
 
 @dataclass(frozen=True)
 class TradeoffCurve:
-    """The privacy–utility curve: test error and leakage at each noise scale."""
+    """The privacy–utility curve: held-out error and leakage at each noise scale."""
 
     # One entry per noise scale; ``error`` is the mean over several draws of the noise
     sigma: np.ndarray

@@ -53,7 +53,7 @@ GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.sp
 
 @dataclass(frozen=True)
 class FileOptions:
-    """Stores how to read a table's file; properties of a text file are detected if not given."""
+    """How to read a table's file; properties of a text file that are not given are detected."""
 
     header: Annotated[bool, " /--no-header", "The CSV file has no header line."] = True
     names: Annotated[str | None, "Column names, separated by commas."] = None

@@ -56,7 +56,7 @@ class _LossSums:
 
 @dataclass(eq=False)
 class HeldOutTrial:
-    """A model fitted without some records, and its noisy copies' predictions for them."""
+    """A model fitted without some records, and the errors of its noisy copies on them."""
 
     held_out: RowSource  # the test records
     model: Any

@@ -293,7 +293,7 @@ class ThroughPreprocessing:
 
 
 class InLabelSteps(MeasuredRelease):
-    """A release that measures labels in units of their own step."""
+    """A release that measures labels in units of ``step``."""
 
     def __init__(self, inner: MeasuredRelease, step: float) -> None:
         self.inner, self.step = inner, step

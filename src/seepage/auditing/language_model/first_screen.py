@@ -109,7 +109,7 @@ def _recognised_card(own: AttackedModel) -> Card:
 
 
 def protection_of(each: AttackedModel) -> tuple[str, ...]:
-    """Return secrets within reach, the most exposed one, and members recognised, as text."""
+    """Return as text: secrets within reach, the largest probability, and recognised members."""
     found = each.membership
     recognised = NOT_MEASURED if found is None else f"{100 * found.tpr(FPR).rate:.3g} %"
     return str(each.within), _one_in(each.most_exposed), recognised

@@ -129,7 +129,7 @@ def _clients(audit: RecordingAudit) -> Histogram:
 
 
 def _left(audit: RecordingAudit) -> Remedies:
-    """Return an update's leakage, as recorded and then by remedy, the smallest first."""
+    """Return an update's leakage as recorded, then with each remedy, the smallest first."""
     first, *others = audit.layers.remedies
     lines = [
         RemedyLine(
