@@ -341,7 +341,7 @@ def test_stages_are_told_as_they_begin():
         "leakage of every record",
         "privacy and utility",
         "repeated splits",
-        "bounds on the most exposed record",
+        "bounds on one exposed record",
         "which rows were in the data, and guesses",
         "remedy: regularisation and noise",
         "remedy: reweighting",

@@ -1,10 +1,9 @@
 """The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
 The same steps apply to a table in memory and to a table read in chunks. Some stages run only for
-tables in memory: the remedies that refit the model, and the bounds on attacks against the most
-exposed record. The report states when they were left out. The risks are success rates of membership
-and attribute inference. Attribute inference is judged by its gain over the best guess without the
-release.
+tables in memory: the remedies that refit the model, and the table of bounds for one exposed record.
+The report states when they were left out. The risks are success rates of membership and attribute
+inference. Attribute inference is judged by its gain over the best guess without the release.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ class Effort:
         return (
             "This quick audit used one train/test split"
             + (", tried no remedies" if self.remedies == () else "")
-            + " and computed no table of bounds for the most exposed record."
+            + " and computed no table of bounds for one exposed record."
         )
 
 
@@ -308,7 +307,7 @@ def audit_model(
     if effort.refits:
         if sigma is None:
             disclosures = find_other_noise(trained, noise, target)
-        say("bounds on the most exposed record")
+        say("bounds on one exposed record")
         bounds = _find_guarantees(trained, noise)
         if trained.owner is not None:
             steps.append(

@@ -755,7 +755,8 @@ class Audit(Reportable, ResultNumbers):
     values
         The caller's own values of the audited rows, stored only on request.
     guarantees
-        All bounds on attacks against the most exposed record, if known.
+        All bounds on attacks against the record with the largest mean leakage over its columns, if
+        known.
     held
         Quantities learnt from the data that η treats as fixed: see ``Result.held``.
     risks

@@ -46,7 +46,7 @@ _GROUPS = {
     "Limits": "preset max_eta min_mse max_group_ratio max_membership max_guess_gain max_guess_tpr "
     "max_outsider",
     "Effort": "remedies quick dask workers",
-    "What is written": "out report ledger check show_values as_json verbose",
+    "Output": "out report ledger check show_values as_json verbose",
 }
 GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.split()}
 

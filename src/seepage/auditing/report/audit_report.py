@@ -332,11 +332,14 @@ def pack(audit: Audit) -> dict[str, Any]:
     people, risks = audit.unit == ONE_PERSON, audit.risks
     first = "first row" if people else "row"
     which = "the person's first row" if people else "the record"
-    whole, features_of, label_of = (
-        ("all rows of the person with their labels", "these rows without their labels")
-        if people
-        else ("the whole record with its label", "the record without its label")
-    ) + ("the labels of the person alone" if people else "the label alone",)
+    whole, of_columns = "the record with its label", "the record's columns alone"
+    of_label = "the record's label alone"
+    if people:
+        whole, of_columns, of_label = (
+            "all rows of the person with their labels",
+            "the columns of these rows alone",
+            "the labels of these rows alone",
+        )
     every = (
         "least root mean squared error of an unbiased attack on all columns at once, in standard "
         "deviations"
@@ -345,8 +348,8 @@ def pack(audit: Audit) -> dict[str, Any]:
     columns = [
         (first, f"number of {which} in the table, 0 for the first", False, kept.row),
         ("leakage η", f"leakage about {whole}", True, eta),
-        ("η of columns", f"leakage about {features_of}", True, features),
-        ("η of label", f"leakage about {label_of}", True, label),
+        ("η of columns", f"leakage about {of_columns}", True, features),
+        ("η of label", f"leakage about {of_label}", True, label),
         ("error on all columns", every, False, exact),
     ]
     for name, errors in list(kept.errors.items())[:_EMBEDDED_CELLS]:

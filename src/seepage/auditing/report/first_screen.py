@@ -265,7 +265,7 @@ def _membership(audit: Audit, stop: int | None) -> Card:
         name="Recognised in the training data",
         baseline="50 %",
         value=percent(right),
-        meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
+        meaning=f"chance → at most ({whom(audit, risks.recognised_row)})",
         **judged,
         beside=(beside,),
     )
@@ -282,7 +282,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         return number_card
     worst = risks.worst_guess
     name, prior, right, baseline = worst.name, worst.prior, worst.right, worst.baseline
-    who = f", {whom(audit, worst.row, worst.unit)}"
+    who = f" ({whom(audit, worst.row, worst.unit)})"
     curve = risks.curve
     if stop is not None and sigma != audit.sigma:
         if curve is None or curve.right is None or curve.baseline is None:
@@ -292,7 +292,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         right, baseline = float(curve.right[stop]), float(curve.baseline[stop])
     limit = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
     over, own = right - baseline > limit * (1 + SAME), sigma == audit.sigma
-    judged = _judged(audit, over, f"+{100 * limit:g}-point limit", own)
+    judged = _judged(audit, over, f"limit of {100 * limit:g} percentage points", own)
     beside = ""
     if number_card is not None and numbers[0].sensitive:
         told = f"{number_card.baseline} → {number_card.value}"
@@ -315,7 +315,7 @@ def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
         name=f"“{short(column.name, 24)}” estimated to within",
         baseline=f"±{number(column.spread)}",
         value=f"±{number(kept * column.spread)}",
-        meaning=f"without → with release, {whom(audit, column.easiest_row)}",
+        meaning=f"without → with release ({whom(audit, column.easiest_row)})",
         tone="bad" if ratio < 0.5 else "good",  # as protection() has it
         judged=f"least error {'below' if ratio < 0.5 else 'at least'} half the spread",
     )
