@@ -269,7 +269,7 @@ def test_values_are_carried_only_when_asked_for():
     ("options", "complaint"),
     [
         ({"model": "poisson"}, "one of two classes"),
-        ({"model": "forest"}, "There is no model 'forest'"),
+        ({"model": "forest"}, "There is no model family 'forest'"),
         ({"sigma": -1.0}, "sigma must be"),
         ({"target_eta": 0.0}, "target_eta must be"),
         ({"sensitive": ["agee"]}, "did you mean 'age'"),

@@ -367,7 +367,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)
     said = [say_error(audit, known) for known in errors]
     typer.echo(
-        f"On held-out records the {curve.error_name} is {said[0]} with this noise, {said[1]} "
+        f"On held-out records, the {curve.error_name} is {said[0]} with this noise, {said[1]} "
         f"without noise, and {said[2]} for a constant prediction."
     )
     if worse := warn_of_constant(audit):

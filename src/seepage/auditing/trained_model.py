@@ -112,7 +112,7 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
     if model is None:
         return _BY_TARGET[target_kind]
     if model not in MODELS:
-        raise InputError(f"There is no model {model!r}; choose one of {', '.join(MODELS)}.")
+        raise InputError(f"There is no model family {model!r}; choose one of {', '.join(MODELS)}.")
     if target_kind not in (TARGET_OF[model], _ALSO.get(model)):
         raise InputError(
             f"The target {target!r} is {_WORDS[target_kind]}, which a {model} model cannot "

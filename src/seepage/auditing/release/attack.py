@@ -337,15 +337,15 @@ def run_release_attack(
     for attack in found:
         if attack.refutes_epsilon(level):
             typer.echo(
-                f"The bound by ε alone is refuted (99.9 % confidence): {attack.change}. The "
-                "changed table needs different noise, so σ can rule out one of the two tables. δ "
-                "covers this case; declaring σ with --sigma avoids it."
+                f"The bound by ε alone is refuted (99.9 % confidence) for the change "
+                f"“{attack.change}”. The changed table needs different noise, so σ can rule out "
+                "one of the two tables. δ covers this case; declaring σ with --sigma avoids it."
             )
     failed = [attack.change for attack in found if attack.exceeds(level)]
     for change in failed:
         typer.echo(
-            f"ABOVE THE LEDGER'S BOUND (99.9 % confidence): {change}. Do not release; please "
-            "report this as a bug."
+            f"ABOVE THE LEDGER'S BOUND (99.9 % confidence) for the change “{change}”. Do not "
+            "release; please report this as a bug."
         )
     typer.echo(NOTICE)
     return not failed
