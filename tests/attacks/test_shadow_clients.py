@@ -364,7 +364,7 @@ def test_without_data_the_first_sentence_says_what_was_not_tried(folder):
         ({"auxiliary": None}, "--network is used with --auxiliary"),
         ({"network": "net.py:netwerk"}, "did you mean 'network'"),
         ({"network": "net.py"}, "file.py:function"),
-        ({"auxiliary": "own.pkl"}, "hold no programs"),
+        ({"auxiliary": "own.pkl"}, "contain no executable code"),
         ({"auxiliary": "clients.npz"}, "There is no file"),
         ({"auxiliary": "short.npz"}, "lacks y"),
     ],

@@ -257,9 +257,9 @@ def test_numbers_that_are_classes_and_text_among_numbers(tmp_path):
     alike(ours, theirs)
     assert ours.classes == ("0.5", "1", "2.5")
     for path in (tmp_path / "people", tmp_path / "people.parquet"):
-        with pytest.raises(InputError, match="'almost' contains numbers and also text, first"):
+        with pytest.raises(InputError, match="'almost' contains numbers and also text"):
             answer(Question(table=path, target="age"))
-        with pytest.raises(InputError, match="in row 100;"):
+        with pytest.raises(InputError, match=r"first in row 100\)"):
             answer(Question(table=path, target="age"))
 
 

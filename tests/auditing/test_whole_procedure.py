@@ -104,9 +104,6 @@ def test_an_audit_in_python_fits_the_pipeline_anew(
     assert found.risks.row == int(truth.argmax())
     # Guesses hold the scaling fixed, which is not what a refitted one was asked about.
     assert bool(found.risks.guesses) == (preprocessing == "frozen")
-    product = "the noise and nλ (number of records times penalty)"
-    unchanged = product if own else "the noise"
-    assert f"; {unchanged} remained unchanged" in " ".join(found.steps)
     assert found.risks.held == (("penalty",) if own else ())
     # It is what is asked without refit=, too; the scaling is held fixed only on request.
     default = sp.audit(pipeline, X, y, noise=SIGMA, preprocessing=preprocessing)

@@ -202,9 +202,10 @@ def test_the_breast_cancer_demo_has_a_table():
 
 def test_where_no_bound_applies_none_is_the_tightest():
     never = replace(TABLE, rows=tuple(replace(g, value=None) for g in TABLE.rows))
-    with pytest.raises(sp.InputError, match="No bound applies to this release; print the table"):
+    none = "No bound on the error applies to this release; print the table"
+    with pytest.raises(sp.InputError, match=none):
         never.tightest()
-    with pytest.raises(sp.InputError, match=f"No bound applies to {ONE_CELL}"):
+    with pytest.raises(sp.InputError, match=f"No bound on the error applies to {ONE_CELL}"):
         never.tightest(ONE_CELL)
 
 

@@ -224,7 +224,7 @@ def test_pneumoniamnist_lacks_an_array(tmp_path):
     arrays = files.pneumonia_arrays()
     del arrays["test_labels"]
     np.savez(home / "pneumoniamnist.npz", **arrays)
-    with pytest.raises(InputError, match="lacks the arrays test_labels"):
+    with pytest.raises(InputError, match="lacks the array test_labels"):
         sd.load_pneumoniamnist(tmp_path)
 
 

@@ -327,7 +327,7 @@ def test_an_old_release_that_no_entry_lists_counts_whole(tmp_path):
         (people, {"person": "name"}, "There is no column 'name'"),
         (people, {"person": "who"}, "not exactly the records of one person"),
         (people, {"entry": 7}, "has no entry 7"),
-        (3, {}, "The people must be a data frame"),
+        (3, {}, "table must be a data frame"),
     ):
         with pytest.raises(InputError, match=words):
             one.record(ledger, given, noise, noise, **more)

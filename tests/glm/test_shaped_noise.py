@@ -129,5 +129,5 @@ def test_what_a_shape_tells_is_counted_for_one_output_with_third_derivatives_onl
         sp.glm.private_shape_leakage(many, X, np.arange(150) % 3, sigma=1.0)
     two = np.arange(150) % 2
     kinked = LinearSVC(C=0.1, fit_intercept=False, dual=False).fit(X, two)
-    with pytest.raises(InputError, match="family 'squared hinge' has no third derivatives"):
+    with pytest.raises(InputError, match="family 'squared hinge' lacks third derivatives"):
         sp.glm.private_shape_leakage(kinked, X, two, sigma=1.0)

@@ -1,4 +1,4 @@
-"""Attacks that test the leakage measures empirically, each with a confidence interval.
+"""Attacks that test the leakage measures and their bounds empirically.
 
 The packages ``membership`` and ``attribute`` contain membership and attribute inference;
 ``canaries`` computes a lower bound on a training run's ε. ``record`` reconstructs a record from a

@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 
 def random_halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return whether each model trains on each record, (models, n): half of the models do."""
+    """Return whether each model trains on each record, (models, records): half of the models do."""
     if records < 8:
         raise InputError(
             f"This attack needs at least 8 records, but got {records}; give more records."
@@ -57,8 +57,8 @@ def _fit_and_ask(
     except (TypeError, ValueError) as problem:
         raise InputError(
             f"A shadow model, {type(estimator).__name__}, failed on a random half of the records "
-            f"({first_line(problem)}). The pipeline's steps must accept values that occur "
-            "only in the other half: OneHotEncoder(handle_unknown='ignore') does."
+            f"({first_line(problem)}). All steps must accept values that occur only in the other "
+            "half, as OneHotEncoder(handle_unknown='ignore') does."
         ) from problem
 
 

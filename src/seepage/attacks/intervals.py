@@ -1,9 +1,9 @@
 """Confidence intervals for an attack's accuracy, area under the ROC curve, and correlations.
 
 *Accuracy.* All records in one release share its noise, and all releases share the records, so
-guesses are not independent. Let ``a_ti = 1`` if the guess about record i from release t is correct.
-The variance of the mean accuracy is at most the sum of its variances over records and over
-releases::
+guesses are not independent. Let ``a_ti = 1`` if the guess about record i of n from release t of T
+is correct, and 0 otherwise. The variance of the mean accuracy ``a`` is at most the sum of its
+variances over records and over releases::
 
     V = var_i(mean_t a_ti) / n  +  var_t(mean_i a_ti) / T
 
@@ -12,10 +12,10 @@ Wilson's interval is then computed with an effective sample size of ``a(1 − a)
 guesses. With one release, this is Wilson's interval over the records.
 
 *The area under the ROC curve* is the share of pairs (one record with the property, one without)
-that the scores put in the right order, ties counting half. Its interval is the union of two
-intervals. The first contains every θ that a test does not reject: ``(area − θ)² ≤ z² V(θ)``
-(Newcombe 2006). The width of this interval is positive even at an area of 1, and hardly changes
-just below 1. The variance is::
+that the scores put in the right order, ties counting half. The interval of the area is the union of
+two intervals. The first interval contains every θ that a test does not reject: ``(area − θ)² ≤ z²
+V(θ)`` (Newcombe 2006), where ``z`` is the normal quantile. The width of this interval is positive
+even at an area of 1, and hardly changes just below 1. The variance is::
 
     V(θ) = (θ(1 − θ) + (n + m − 2)(Q − θ²)) / nm
 
@@ -66,8 +66,9 @@ class ConfidenceInterval(NamedTuple):
 def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInterval:
     """Return Wilson's interval for a share of ``count`` independent guesses (Wilson 1927).
 
-    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the Wald interval, this interval
-    is always within 0 and 1, and has a positive width even if all guesses are correct.
+    For the share ``p`` of n guesses, the interval is ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 +
+    z²/n)``. Unlike the Wald interval, it is always within 0 and 1, and has a positive width even if
+    all guesses are correct.
     """
     z = _normal_quantile(level)
     shrink = 1 + z * z / count
@@ -91,7 +92,7 @@ def accuracy_interval(hits: np.ndarray, level: float = 0.95) -> ConfidenceInterv
 
 
 def mean_variance(hits: np.ndarray) -> float:
-    """Return ``V``, the variance of the mean of ``hits``, (T, n)."""
+    """Return ``V``, the conservative variance of the mean of ``hits``, (T, n)."""
     by_trial, by_row = hits.mean(axis=1), hits.mean(axis=0)
     over_trials = by_trial.var(ddof=1) / len(by_trial) if len(by_trial) > 1 else 0.0
     return float(by_row.var() / len(by_row) + over_trials)
@@ -291,7 +292,7 @@ class RankCorrelation(NamedTuple):
 def rank_correlation(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> RankCorrelation:
     """Return Spearman's correlation of two values per record, with its confidence interval.
 
-    The interval is the percentile bootstrap over records (Efron 1979), with a fixed seed. A
+    The interval is a percentile bootstrap interval over records (Efron 1979), with a fixed seed. A
     resample in which ``a`` or ``b`` is constant has no correlation and is left out. If ``a`` or
     ``b`` is constant over all records, the correlation and its interval are NaN.
 

@@ -110,7 +110,7 @@ def parameters_of(release: Any, size: int) -> np.ndarray:
     if theta.ndim != 2 or theta.shape[1] != size:
         raise InputError(
             f"The release has {counted(theta.shape[-1], 'parameter')}, but the model has {size} "
-            "(including an intercept); pass a release of this model."
+            "(including any intercept); pass a release of this model."
         )
     return np.asarray(theta, dtype=float)
 

@@ -34,7 +34,8 @@ class OutlierDetection(ResultTable):
     thresholds
         The scores in descending order; the first threshold is infinite and flags no record.
     false_alarms, detections
-        The shares of ordinary records and of outliers that are flagged at each threshold.
+        The false and true positive rates at each threshold: the shares of ordinary records and of
+        outliers that are flagged.
     level
         The confidence level.
     kind

@@ -73,7 +73,7 @@ class PropertyInferenceResult(SummaryTable):
     def interval(self) -> ConfidenceInterval:
         """The 95 % interval of the AUC of this trained adversary on updates from new groups.
 
-        For several classes, its ends are the means of the ends for each class, which is
+        For several classes, the ends are the means over the classes' intervals, which is
         conservative.
         """
         ends = np.mean([interval for _, interval in self._areas()], axis=0)
@@ -154,8 +154,8 @@ class PropertyInference:
         seen = self._read(gradients)
         if dict(seen.sizes) != dict(self.learnt_.sizes):
             raise InputError(
-                "The updates and the auxiliary gradients have different layers; record the same "
-                "layers."
+                "The updates and the auxiliary gradients have different layers or layer sizes; "
+                "record the same layers of the same network."
             )
         self.learnt_.check_same_projection(seen)
         return np.asarray(self.model_.predict_proba(seen[self.layer]))
@@ -173,8 +173,8 @@ class PropertyInference:
         unknown = set(levels.tolist()) - set(self.classes_.tolist())
         if unknown:
             raise InputError(
-                f"The updates have the property {unknown.pop()!r}, which does not occur in the "
-                "auxiliary data; add data with this property."
+                f"The updates have the property value {unknown.pop()!r}, which does not occur in "
+                "the auxiliary data; add data with this value."
             )
         truth = np.searchsorted(self.classes_, levels)[level]
         if groups is None and isinstance(gradients, LayerGradients):

@@ -62,8 +62,8 @@ class RemedyOutcome:
 class RemedyComparison(ResultTable):
     """A comparison of remedies; the first row is the training without a remedy.
 
-    For a single run, intervals are over its updates and test records; for several runs, they are
-    Student's t intervals over the runs.
+    For a single run, intervals are over the run's updates and test records; for several runs, they
+    are Student's t intervals over the runs.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def compare_remedies(
         The predictors used by the adversary and for V-information, as for
         :func:`seepage.layers.v_information`.
     width
-        Layers with more entries than this number are randomly projected to this width.
+        Layers with more than ``width`` entries are randomly projected to ``width`` entries.
     seed
         The seed of all random draws.
 

@@ -1,11 +1,11 @@
 """Property inference with shadow clients, trained from the models that were sent.
 
 The attacker of Melis et al. 2019 and Mo et al. 2021 has data like the clients', with and without
-the property, and sees the model of every round. From each of these models the attacker trains
-shadow clients in the same way as the real ones: some whose data have the property, and some whose
-data do not. A classifier then learns to distinguish their updates, for each layer and for all
-layers together, and scores the real clients. No real client's property is used, so the scores can
-be tested exactly (:mod:`seepage.layers.measures.client_scores`).
+the property, and sees the model of every round. From several of these models, the attacker trains
+shadow clients in the same way as the real clients are trained: some whose data have the property,
+and some whose data do not. A classifier then learns to distinguish the updates of the two kinds,
+for each layer and for all layers together, and scores the real clients. No real client's property
+is used, so the scores can be tested exactly (:mod:`seepage.layers.measures.client_scores`).
 
 In every round and layer, updates are centred on the mean over the clients and scaled. The scaled
 updates and their absolute values are averaged over a client's rounds. A property need not shift the
@@ -201,11 +201,11 @@ class ShadowClients:
         classes, target = np.unique(values, return_inverse=True)
         found = [self._log_chances(shadow[layer], target, real[layer]) for layer in shadow]
         notes = [
-            f"The attacker trained {counted(len(values), 'shadow client')} in "
-            f"{counted(len(stages), 'round')}, each with {counted(len(data[0][1]), 'record')}."
+            f"The attacker trained {counted(len(values), 'shadow client')}, each with "
+            f"{counted(len(data[0][1]), 'record')}, in {counted(len(stages), 'round')}."
         ]
         if left_out:
-            notes.append(f"Shadow clients do not send {listed(sorted(left_out))}.")
+            notes.append(f"Left out, as not sent by shadow clients: {listed(sorted(left_out))}.")
         return ClientScores(
             tuple(map(str, who.clients)),
             tuple(shadow),
@@ -241,7 +241,7 @@ class ShadowClients:
         )
 
     def _log_chances(self, shadow: np.ndarray, target: np.ndarray, real: np.ndarray) -> np.ndarray:
-        """Return the log-probability of each class for real clients, by both parts together."""
+        """Return the log-probability of each class for real clients, from both classifiers."""
         folds = StratifiedKFold(min(5, self.clients), shuffle=True, random_state=self.seed)
         held_out, own = [], []
         for moves, moved in zip(shadow, real, strict=True):

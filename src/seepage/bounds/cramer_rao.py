@@ -26,10 +26,10 @@ def cramer_rao_rows(
 ) -> PerRecord:
     """Return the exact Cramér–Rao bound for each record, ``Tr(I⁻¹)/d``.
 
-    No unbiased estimate of all the record's unknowns (its columns, or the named columns) has a
-    smaller mean squared error per unknown. The label is assumed known unless ``label`` is given.
-    The bound is infinite if no unbiased estimate has a finite variance. Data read in chunks are
-    processed one chunk at a time.
+    ``I`` is the information about the record's d unknowns: its columns or the named columns, and
+    with ``label=True`` its label. All else is assumed known. No unbiased estimate of all d unknowns
+    has a smaller mean squared error per unknown. The bound is infinite if no unbiased estimate has
+    a finite variance.
     """
     unknowns, about = leak.unknowns(columns, label)
     return leak.per_record("cramer_rao", unknowns, "rows", about, "mse", "bound", UNBIASED)
@@ -38,10 +38,11 @@ def cramer_rao_rows(
 def cramer_rao_cells(leak: Leakage[PerRecord], columns: Columns = None) -> PerRecord:
     """Return the exact Cramér–Rao bound for each cell if all cells of its row are unknown.
 
-    The bound is ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance. The
-    adversary knows the other records and the label, but none of the row's columns (or none of the
-    named columns). The bound is never below ``leak.cells().mse_bound()``, which assumes that the
-    other cells of the row are known.
+    The bound for column j is ``(I⁻¹)_jj``, where ``I`` is the information about all unknown columns
+    of the row: no unbiased estimate of the cell has a smaller variance. The adversary knows the
+    other records and the label, but none of the row's columns (or none of the named columns). The
+    bound is never below ``leak.cells().mse_bound()``, which assumes that the other cells of the row
+    are known.
     """
     unknowns, _ = leak.unknowns(columns, False)
     about = "one cell, with the rest of its row unknown"
@@ -68,14 +69,14 @@ def cramer_rao(
     leak
         The leakage of the release.
     rows, columns, label
-        The block: from one cell (one row and one column) up to a few thousand unknowns. The label
-        is assumed known unless ``label`` is given.
+        The block: from one cell (one row and one column) up to 5,000 unknowns. Labels are assumed
+        known unless ``label=True``.
     rest
-        ``"known"``: the adversary knows all cells outside the block, the worst case. ``"unknown"``:
-        the adversary knows nothing outside the block. The bound is then taken from the inverse of
-        the full information; it is never below the bound with ``"known"`` (Hannun et al. 2021,
-        equation 12). With ``"unknown"``, the bound is infinite if changes elsewhere in the table
-        can reproduce every change of the release; this is nearly always the case.
+        ``"known"``: the adversary knows everything outside the block, the worst case.
+        ``"unknown"``: the adversary knows nothing outside the block. The bound is then taken from
+        the inverse of the full information; it is never below the bound with ``"known"`` (Hannun et
+        al. 2021, equation 12). It is infinite if changes elsewhere in the table can move the
+        release as some change of the block does, which is nearly always possible.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
@@ -89,7 +90,7 @@ def cramer_rao(
     if rest == "unknown" and leak.release.template.size > _BLOCK_LIMIT:
         raise InputError(
             f"More than {_BLOCK_LIMIT} numbers are released, too many to separate the block from "
-            "the other cells of the table; use rest='known'."
+            "the rest of the table; use rest='known'."
         )
     ask = partial(_write_out, release=leak.release, unknowns=unknowns, positions=positions)
     block = leak.source.total(partial(ask, rest=rest == "unknown"), "one block")
@@ -121,15 +122,15 @@ def biased(
     The bound is infinite if the estimate depends on a direction about which there is no
     information.
 
-    Let ``ψ(z) = z + bias(z)`` be the mean of the estimate and ``J_ψ = I + ∂bias/∂z``. Then (Hannun
-    et al. 2021, equations 7 to 10; Guo et al. 2022, theorem 2, where ψ is μ)::
+    Let ``ψ(z) = z + bias(z)`` be the mean of the estimate and ``J_ψ = ∂ψ/∂z``. Then (Hannun et al.
+    2021, equations 7 to 10; Guo et al. 2022, theorem 2, where ψ is called μ)::
 
         MSE per unknown  ≥  Tr(J_ψ I⁻¹ J_ψᵀ)/d + ‖bias‖²/d
 
     Parameters
     ----------
     information
-        The information matrix ``I`` about the d unknowns.
+        The information matrix ``I`` about the d unknowns, (d, d).
     bias_jacobian
         The Jacobian ``∂bias/∂z``, (d, d); minus the identity for an adversary who ignores the
         release.
@@ -141,7 +142,7 @@ def biased(
 
     Examples
     --------
-    An estimate that is shrunk by half has a quarter of the variance, and a bias:
+    Halving an unbiased estimate divides its variance by four and adds a bias:
 
     >>> import seepage as sp
     >>> float(sp.bounds.biased([[4.0]], mean_jacobian=[[0.5]], bias=-1.0))
@@ -179,9 +180,10 @@ def biased(
 def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that FIL or dFIL implies for an adversary with a known bias.
 
-    Let ``ψ_k(z)`` be the mean of the estimate of ``z_k``. This mean has the slope ``γ_k`` in
-    ``z_k`` and does not depend on the other unknowns. Then (Guo et al. 2022, theorem 2, with
-    ``(I⁻¹)_kk ≥ 1/η²`` for FIL and ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
+    Suppose that the mean of the estimate of unknown ``z_k`` has the slope ``γ_k`` in ``z_k`` and
+    does not depend on the other unknowns. Let ``I`` be the information about the unknowns. Then
+    (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and ``Σγ_k²(I⁻¹)_kk ≥
+    (Σ|γ_k|)²/Tr(I)`` for dFIL)::
 
         MSE per unknown  ≥  mean(γ²)/η² + mean(bias²)      from FIL
         MSE per unknown  ≥  mean(|γ|)²/η̄² + mean(bias²)    from dFIL
@@ -191,8 +193,8 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     result
         The result of ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
     slope
-        The slope γ: one number, or one per unknown of a record. A slope of 1 means unbiased up to a
-        constant; a slope of 0 means that the estimate ignores the release.
+        The slope γ: one number, or one per unknown of a record. With a slope of 1, the bias is
+        constant; with a slope of 0, the estimate ignores the release.
     bias
         The bias at the true record, one number or one per unknown.
 
@@ -234,7 +236,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """A block's whitened Jacobian, and ``J Jᵀ`` of all other cells; ``+`` combines two chunks."""
+    """A block's whitened Jacobian, and ``J Jᵀ`` of everything else; ``+`` combines two chunks."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``
@@ -246,7 +248,7 @@ class BlockAndRest:
         return BlockAndRest(J, off, self.reach + other.reach)
 
     def out_of_reach_of_rest(self) -> Array:
-        """Return ``J`` projected orthogonally to the span of all other cells."""
+        """Return ``J`` projected orthogonally to the columns of everything else."""
         xp = array_namespace(self.reach)
         values, vectors = xp.linalg.eigh(self.reach)
         rounding = 64 * values.shape[0] * float(xp.finfo(values.dtype).eps)
@@ -259,7 +261,7 @@ class BlockAndRest:
 def _write_out(
     chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, positions: np.ndarray, rest: bool
 ) -> BlockAndRest:
-    """Return a chunk's part of the block; with ``rest``, also ``J Jᵀ`` of its other cells."""
+    """Return a chunk's part of the block; with ``rest``, also ``J Jᵀ`` of the rest of the chunk."""
     jacobian = release.jacobian(chunk)
     xp, size, d = array_namespace(jacobian.X), jacobian.size, jacobian.features
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])

@@ -18,16 +18,16 @@ from seepage.core.result import Result
 from seepage.errors import InputError
 from seepage.privacy.statements import PrivacyStatement
 
-_DOMAIN = "Each unknown may take any value within the stated diameter."
+_DOMAIN = "Each unknown may take any value in a domain of the stated diameter."
 _PROMISE = "The mechanism has the stated privacy when any one record is replaced by another."
 
 
 def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
-    """Return the bound that Rényi differential privacy of order 2 implies for a record's error.
+    """Return the lower bound on a record's error from Rényi differential privacy of order 2.
 
-    Let ``D_k`` be the diameter of unknown k's domain. Let ``γ_k`` be the smallest derivative of the
-    mean of its estimate with respect to its true value. Then, for d unknowns (Guo et al. 2022,
-    theorem 1)::
+    Let ``D_k`` be the diameter of unknown k's domain, and ``γ_k`` the smallest slope of the mean of
+    k's estimate as a function of k's true value. Then, for d unknowns (Guo et al. 2022, theorem
+    1)::
 
         MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
 
@@ -78,7 +78,7 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
 def from_privacy(
     statement: PrivacyStatement, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0
 ) -> Result:
-    """Return the bound that a privacy guarantee implies; see :func:`from_renyi`.
+    """Return the bound of :func:`from_renyi` for a privacy guarantee.
 
     (ε, δ)-differential privacy with δ > 0 implies no such bound, because it allows full disclosure
     with probability δ. Use :func:`two_point`, or :meth:`seepage.privacy.GaussianDP.meeting` if the
@@ -87,8 +87,8 @@ def from_privacy(
     epsilon = statement.renyi()
     if math.isinf(epsilon):
         raise InputError(
-            f"{statement.words} does not bound the Rényi divergence of order 2, so it implies no "
-            "bound for unbiased adversaries; use two_point, which is valid for every adversary."
+            "This guarantee bounds neither the Rényi divergence of order 2 nor the error of an "
+            f"unbiased adversary: {statement.words}. Use two_point, which covers every adversary."
         )
     return from_renyi(epsilon, diameters, slope=slope, bias=bias)
 
@@ -133,8 +133,8 @@ def membership_advantage(statement: PrivacyStatement) -> float:
     """Return the largest advantage of membership inference (Humphries et al. 2020).
 
     The advantage is the true positive rate minus the false positive rate of a test between two data
-    sets that differ in one record. The advantage is at most the total variation distance, which is
-    ``(e^ε − 1)/(e^ε + 1)`` for pure ε-differential privacy.
+    sets that differ by the replacement of one record. It is at most the total variation distance,
+    which is at most ``(e^ε − 1)/(e^ε + 1)`` for pure ε-differential privacy.
 
     Examples
     --------

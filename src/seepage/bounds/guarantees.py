@@ -42,7 +42,7 @@ MEMBERSHIP = "membership inference"
 ATTRIBUTE = "attribute inference"
 
 _FROM_DATA = "The prior has each column's mean and standard deviation in the data."
-_REGULAR = "The bound is for small changes of the record, linearised at the actual data."
+_REGULAR = "The bound is for small changes to the record, linearised at the actual data."
 _FREQUENCIES = "The prior probability of a value is its frequency in the data."
 _WIDTH = 100  # characters of a printed line
 
@@ -74,8 +74,8 @@ def guarantees(
         event. The default is the guarantee of output perturbation, where one can be derived.
     prior
         The adversary's prior, for the van Trees bound, which is valid for biased estimates too. The
-        default is a Gaussian prior with the columns' means and standard deviations in the data. If
-        a domain is stated, a second bound uses a prior within it.
+        default is a Gaussian prior with the columns' means and standard deviations in the data.
+        With this default and a stated domain, a second bound uses a prior within the domain.
     row
         The position of the record; by default, the record with the largest dFIL.
     columns
@@ -139,8 +139,8 @@ class Guarantee:
     name
         The name of the bound.
     value
-        The smallest mean squared error per number (``unit="mse"``), or the largest advantage
-        (``unit="advantage"``); ``None`` if the bound does not apply.
+        The lower bound on the mean squared error per number (``unit="mse"``), or the upper bound on
+        the advantage (``unit="advantage"``); ``None`` if the bound does not apply.
     adversary
         The adversary to whom the bound applies.
     assumptions
@@ -186,7 +186,7 @@ class Guarantees(ResultTable):
     about, numbers
         The unknowns of the record as text, and their number.
     guessing
-        The mean squared error of predicting every column's mean, for comparison.
+        For comparison, the mean squared error per number of guessing every column's mean.
     """
 
     rows: tuple[Guarantee, ...]
@@ -201,14 +201,14 @@ class Guarantees(ResultTable):
     def tightest(self, adversary: str | None = None) -> Guarantee:
         """Return the tightest bound on the error for an adversary.
 
-        ``adversary`` names one of the table's groups with bounds on the error. By default, all such
-        groups are considered, except the one for a single cell.
+        ``adversary`` names a group of the table that bounds the error. By default, all these groups
+        are considered, except that for a single cell.
         """
         groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
         if adversary is not None and adversary not in groups:
             raise InputError(
-                f"There are no bounds for {adversary!r}{nearest(adversary, groups)}; choose from "
-                f"{', '.join(map(repr, groups))}."
+                f"There are no bounds on the error for {adversary!r}{nearest(adversary, groups)}; "
+                f"choose from {', '.join(map(repr, groups))}."
             )
         lines = [
             line
@@ -221,15 +221,15 @@ class Guarantees(ResultTable):
         ]
         if not lines:
             raise InputError(
-                f"No bound applies to {adversary or 'this release'}; print the table for the "
-                "reasons."
+                f"No bound on the error applies to {adversary or 'this release'}; print the table "
+                "for the reasons."
             )
         return max(lines, key=lambda line: line.value or 0.0)
 
     index_columns = 2
 
     def drawing(self) -> PlottedNumbers:
-        """Return the data for :meth:`plot`: the smallest error that each bound allows."""
+        """Return the data for :meth:`plot`: the least error per number that each bound allows."""
         lines = [line for line in self.rows if line.applies and line.unit == "mse"]
         values = np.sqrt([line.value or 0.0 for line in lines])
         names = [f"{line.name}: {line.adversary}" for line in lines]
@@ -450,8 +450,8 @@ def _averaged(
     def line() -> Guarantee:
         if not sought:
             raise InputError(
-                "No column varies, so there is nothing to reconstruct; use a table in which some "
-                "column varies."
+                "None of the columns to reconstruct varies, so each value is known; name a column "
+                "that varies."
             )
         found = van_trees_rows(leak, prior, [position], sought, **sampling)
         return Guarantee(name, share * float(found[0]), EVERY_ADVERSARY, found.assumptions)
@@ -506,9 +506,10 @@ def _guesses(
 ) -> Iterator[Guarantee]:
     """Yield the table rows for distinguishing two labels and for guessing the cell that leaks most.
 
-    For labels, the advantage is ``2Φ(μ/2) − 1``, from the change of the release when one label is
-    replaced by the other. The cell is guessed to within one standard deviation; the advantage is
-    the gain over the best guess without the release.
+    For labels, the advantage is ``2Φ(μ/2) − 1``, where μ is the distance, in units of the noise,
+    that the release moves if one label replaces the other. The cell is guessed to within one
+    standard deviation of its column; the advantage is the gain over the best guess without the
+    release.
     """
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     column = which[int(np.argmax(np.diag(information)))]

@@ -1,15 +1,16 @@
 """The Hammersley–Chapman–Robbins bound for a cell: a Cramér–Rao bound with finite changes.
 
-Let ``w(Δ)`` be the release if one cell were increased by Δ. An estimate that is unbiased at the
-cell's value and at the increased value satisfies (Guo et al. 2022, theorem A.1)::
+Let ``w(Δ)`` be the release without noise if one cell were increased by Δ, let ``w = w(0)``, and let
+the noise be Gaussian with standard deviation σ. An estimate that is unbiased at the cell's value
+and at the increased value satisfies (Guo et al. 2022, theorem A.1)::
 
     variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1
 
-This inequality is true for every Δ within the cell's domain; as Δ → 0 it becomes the Cramér–Rao
-bound. The change of the release is computed exactly: a linear model is refitted; for a gradient,
-the record's contribution is recomputed. For a linear model on an unbounded domain the bound is
-infinite: one record changes the model by a limited amount, so no estimate of finite variance is
-unbiased at every real number.
+This inequality is true for every Δ that keeps the cell within its domain; as Δ → 0, it becomes the
+Cramér–Rao bound. The change of the release is computed exactly: a linear model is refitted; for a
+gradient, the record's contribution is recomputed. For a linear model on an unbounded domain, the
+bound is infinite: one cell changes the model by a limited amount, so no estimate of finite variance
+is unbiased at every real number.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class FiniteChangeBound(SummaryTable):
     bound
         The bound on the variance.
     change
-        The change Δ of the cell that attains the bound; 0 if no finite change improves on the
+        The change Δ of the cell that gives the bound; 0 if no finite change improves on the
         Cramér–Rao bound.
     cramer_rao
-        The Cramér–Rao bound for the same cell, which never exceeds this bound.
+        The Cramér–Rao bound for the same cell, which never exceeds ``bound``.
     """
 
     bound: Result
@@ -113,7 +114,7 @@ def hammersley_chapman_robbins(
         return np.stack([moves[change] for change in changes.tolist()])
 
     def at_noise(noise: Noise, cramer_rao: float) -> tuple[float, float]:
-        """Return the bound under this noise, and the change that attains it."""
+        """Return the bound under this noise, and the change that gives it."""
 
         def logarithms(changes: np.ndarray) -> np.ndarray:
             """Return the logarithm of the bound for each change; −∞ if there is no minimiser."""
@@ -162,8 +163,8 @@ def hammersley_chapman_robbins(
 def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
     """Return ``log(1 + χ²)`` between the noise and the noise shifted by each row of ``shift``.
 
-    For Gaussian noise and a shift s, this is ``sᵀΣ⁻¹s``. For Laplace noise of scale b, it is ``Σ_k
-    log(⅔e^t + ⅓e^(−2t))`` with ``t = |s_k|/b``.
+    For a shift s and Gaussian noise of covariance Σ, the value is ``sᵀΣ⁻¹s``. For Laplace noise of
+    scale b, it is ``Σ_k log(⅔e^t + ⅓e^(−2t))`` with ``t = |s_k|/b``.
     """
     if isinstance(noise, Laplace):
         t = np.abs(shift) / noise.scale
@@ -178,7 +179,7 @@ def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
 
 
 def _largest(logarithms: Callable[[np.ndarray], np.ndarray], reach: float) -> tuple[float, float]:
-    """Return the largest logarithm of the bound over changes up to ``reach``, and that change."""
+    """Return the largest log bound over changes up to ``reach``, and the change that attains it."""
     from scipy.optimize import minimize_scalar
 
     # Below a thousandth of the way to the limit the refits' rounding shows, and the bound is all

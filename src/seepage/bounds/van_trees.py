@@ -1,7 +1,7 @@
 """Prior distributions of a record, and the van Trees bound, which depends on them.
 
-The bound is valid for any estimate, biased or not, on average over the prior (Gill and Levit
-1995)::
+With the information ``I`` of the release and ``I_prior`` of the prior about d unknowns, any
+estimate, biased or not, has on average over the prior (Gill and Levit 1995)::
 
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
@@ -36,7 +36,7 @@ class Domain:
     Parameters
     ----------
     lower, upper
-        The limits, one number per column each.
+        The limits: two arrays with one number per column.
     stated
         Whether the limits were stated in advance; limits taken from the data provide no guarantee.
     """
@@ -52,7 +52,7 @@ class Domain:
 
     @property
     def row_norm(self) -> float:
-        """The largest Euclidean norm of a record."""
+        """The largest Euclidean norm of a record within the limits."""
         return float(np.linalg.norm(np.maximum(np.abs(self.lower), np.abs(self.upper))))
 
     @property
@@ -77,7 +77,7 @@ class Domain:
 
     @classmethod
     def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
-        """Return the domain of one column, from limits for that column alone or for all columns."""
+        """Return the domain of one column, from limits for this column or for all columns."""
         name, one = data.names[column], slice(column, column + 1)
         if isinstance(domain, Domain):
             domain = cls(domain.lower[one], domain.upper[one], domain.stated)
@@ -201,7 +201,7 @@ class GaussianPrior:
     Parameters
     ----------
     std
-        The standard deviation of the unknowns: one number, one per unknown, or the covariance
+        The standard deviation of the unknowns: one number, or one per unknown; or their covariance
         matrix.
     mean
         The mean of the unknowns: one number, or one per unknown.
@@ -211,7 +211,7 @@ class GaussianPrior:
     mean: Any = 0.0
 
     def information(self, size: int) -> np.ndarray:
-        """Return the Fisher information: ``1/std²`` per unknown, or the inverse covariance."""
+        """Return the prior's information: ``1/std²`` per unknown, or the inverse covariance."""
         std = np.asarray(self.std, dtype=float)
         if std.ndim == 2:
             return np.asarray(np.linalg.inv(self.covariance(size)))
@@ -292,11 +292,11 @@ class BoundedPrior:
     @property
     def words(self) -> str:
         """A sentence that describes the prior."""
-        limits = "limits of its own"
+        limits = "its own limits"
         if np.ndim(self.lower) == np.ndim(self.upper) == 0:
             limits = f"{_short(self.lower)} and {_short(self.upper)}"
         return (
-            f"Before the release, the adversary knows that each unknown is between {limits} and is "
+            f"Before the release, the adversary knows that each unknown is between {limits}, and "
             "more likely near the middle than near an end."
         )
 
@@ -353,7 +353,7 @@ def _spread(values: np.ndarray, size: int, what: str) -> np.ndarray:
 
 
 def _said(value: Any, what: str) -> str:
-    return f"{what} {_short(value)}" if np.ndim(value) == 0 else f"{what}s of their own"
+    return f"{what} {_short(value)}" if np.ndim(value) == 0 else f"a {what} for each unknown"
 
 
 def _short(value: Any) -> str:
@@ -369,7 +369,8 @@ Prior = GaussianPrior | BoundedPrior
 def van_trees(information: Any, prior: Prior) -> Result:
     """Return the van Trees bound, which is valid for every estimate, biased or not.
 
-    The bound is ``Tr[(E I + I_prior)⁻¹]/d``, on average over the prior.
+    The bound is ``Tr[(E I + I_prior)⁻¹]/d``, on the mean squared error per unknown, averaged over
+    the prior. ``I`` and ``I_prior`` are the information of release and prior about the d unknowns.
 
     Parameters
     ----------
@@ -402,8 +403,8 @@ def van_trees_rows(
     """Return the van Trees bound for each of the given records, computed by refits.
 
     Each row is replaced by draws from the prior, the model is refitted for each draw, and the
-    information from these refits is averaged. The adversary knows the label and, if ``columns`` is
-    given, the other columns.
+    information from these refits is averaged. The adversary knows all other rows, the label and, if
+    ``columns`` is given, the row's other columns.
 
     Parameters
     ----------
@@ -467,7 +468,7 @@ def van_trees_rows(
     off = max(error / value for error, value in zip(errors, values, strict=True))
     sampled = (
         f"The expectation over the prior is an average over {draws} draws, with one refit each; "
-        f"the standard error of the bound is {off:.1%}."
+        f"the bound's relative standard error is at most {off:.1%}."
     )
     index = None if leak.source.index is None else leak.source.index[positions]
     result = Result(

@@ -1,10 +1,10 @@
 """Leakage measures, computed from the Jacobian of a release with respect to the data.
 
-This package defines the Jacobian as an operator (``jacobian``) and the unknowns of a query
-(``unknowns``), and computes views, measures and risks from any such operator (``leakage``). The
-package does not depend on a model: fitting, differentiation and file reading are in other packages.
-Only ``release`` writes noisy numbers back into a model.
+This package defines the Jacobian as an operator and the unknowns of a query (``jacobian``), and
+computes views, measures and risks from any such operator (``leakage``). The package does not depend
+on a model: fitting, differentiation and file reading are in other packages. Only ``release`` writes
+noisy numbers back into a model.
 
-By default the attacker knows every other record. The measures assume this, and results
-state it (``result.held_sentences``, ``result.UNBIASED``).
+The measures assume by default that the attacker knows every other record. Results state their
+assumptions (``result.held_sentences``, ``result.UNBIASED``).
 """

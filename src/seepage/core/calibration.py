@@ -32,11 +32,11 @@ def calibrate(
     """Return the release's noise, scaled so that the leakage meets a target.
 
     The required noise depends on the data, above all on the most exposed record. Publishing its
-    scale to many digits leaks information about that record: the scale ``σ(D)`` of noise on ``d``
-    numbers adds the Fisher information ``2d (∂ log σ)²``. The scale is therefore rounded up to a
-    coarse grid. Small changes to a record then rarely affect the scale, but a larger change may
-    move it to the next grid point. Only a scale that is chosen without looking at the data reveals
-    nothing.
+    scale to many digits leaks information about that record; even an unpublished scale ``σ(D)`` of
+    Gaussian noise on ``d`` numbers adds the Fisher information ``2d (∂ log σ)²``. The scale is
+    therefore rounded up to a coarse grid. Small changes to a record then rarely affect the scale,
+    but a larger change may move it to another grid point. Only a scale that is chosen without
+    looking at the data reveals nothing about them.
 
     Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``), so
     one measurement at any noise is enough: ``σ_new = σ · η(σ)/η_target``. Bounds that scale
@@ -181,7 +181,7 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
 
 
 def _summary(result: Result, over: str | float) -> float:
-    """Return the largest leakage of a view, or the mean or a quantile."""
+    """Return the largest leakage of a view, its mean or a quantile."""
     leakage = _as_leakage(result)
     if over == "max":
         return float(np.max(leakage))
@@ -204,7 +204,7 @@ def _mean_bound(result: Result) -> float:
     leakage = _as_leakage(result)
     if not np.all(leakage > 0):
         raise InputError(
-            "Some entries do not leak, so the mean of their bounds is infinite; use "
+            "Some entries do not leak, so the mean of the bounds is infinite; use "
             "over='max' or a quantile."
         )
     return float(np.mean(leakage**-2.0))

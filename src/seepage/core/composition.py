@@ -1,4 +1,4 @@
-"""Composition of independent releases about one table: their information adds up."""
+"""Composition of independent releases about one table: their Fisher information is additive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from seepage.core.leakage import Leakage
 from seepage.core.people import Identities
 from seepage.core.result import joined
 from seepage.errors import InputError
-from seepage.tables.names import counted
+from seepage.tables.names import counted, listed
 from seepage.tables.source import Array, Chunk, RowSource
 
 
@@ -37,11 +37,11 @@ def compose(first: Any, *others: Any) -> Any: ...
 def compose(first: Any, *others: Any) -> Any:
     """Return the joint leakage of several independent releases about the same table.
 
-    The Fisher information of independent releases adds up, exactly and for every view. All releases
-    must be about the same table with the same columns in the same order (data read in chunks must
-    be the same source object). For an attacker who does not know all other records, information
-    does not add up, because all releases share the unknown records. The releases are then measured
-    jointly, for membership only.
+    The Fisher information of independent releases is additive, exactly and for every view. All
+    releases must be about the same table with the same columns in the same order (data read in
+    chunks must be the same source object). For an attacker who does not know all other records,
+    information is not additive, because all releases share the unknown records. The releases are
+    then measured jointly, for membership only.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def compose(first: Any, *others: Any) -> Any:
 
 
 def _same_people(given: Sequence[Identities]) -> Identities | None:
-    """Return the person of each record, on which all releases that state it must agree."""
+    """Return the person of each record, if known; raise an error if releases disagree."""
     if any(not given[0].same(other) for other in given[1:]):
         raise InputError(
             "These releases assign the same records to different people; pass the same person= "
@@ -105,9 +105,9 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
     if mine.values.shape != yours.values.shape or mine.names != yours.names:
         raise InputError(
             "Only releases about the same table can be composed, but one has "
-            f"{counted(len(mine), 'row')} and the columns {', '.join(mine.names[:3])}…, and "
-            f"another has {counted(len(yours), 'row')} and the columns "
-            f"{', '.join(yours.names[:3])}…. Measure each release on the same table."
+            f"{counted(len(mine), 'row')} and the columns {listed(mine.names, 3)}, and another has "
+            f"{counted(len(yours), 'row')} and the columns {listed(yours.names, 3)}. Measure each "
+            "release on the same table."
         )
     if not _same(mine.values, yours.values):
         raise InputError(
@@ -148,7 +148,7 @@ class ComposedRelease(MeasuredRelease):
         return ComposedChanges([part.finite_changes() for part in self.parts])
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
-        """Return how far all releases move jointly, for records read in chunks."""
+        """Return a function that gives a chunk's joint finite changes of all releases."""
         parts = [part.changes_in_chunks(source) for part in self.parts]
         return partial(_composed_changes, parts=parts)
 
@@ -162,9 +162,10 @@ def _composed_changes(
 class ComposedJacobian(ReleaseJacobian):
     """The stacked Jacobian of independent releases: ``JᵀJ = Σ_k J_kᵀJ_k``, exactly.
 
-    ``η² ≤ Σ η_k²`` holds for every view (Hannun et al. 2021, section 3.1, where "kη" for k equal
-    releases should read "√k·η"). Equality holds only if all releases leak most in the same
-    direction, so this class computes the norm of the sum, not the sum of the norms.
+    ``η² ≤ Σ η_k²`` holds for every view. (Hannun et al. 2021, section 3.1, bound the FIL of k equal
+    releases by ``kη``; additive information gives ``√k·η``.) Equality holds only if all releases
+    leak most in the same direction, so this class computes the norm of the sum, not the sum of the
+    norms.
     """
 
     def __init__(self, parts: Sequence[ReleaseJacobian]) -> None:
@@ -240,11 +241,11 @@ class LeastExact(AnswerAccuracy):
         return _worst([part.entries(J, unknowns, rows) for part in self.parts])
 
     def rows(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all records."""
+        """Return the relative errors of η for all records."""
         return _worst([part.rows(squared, unknowns) for part in self.parts])
 
     def cells(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all cells."""
+        """Return the relative errors of η for all cells."""
         return _worst([part.cells(squared, unknowns) for part in self.parts])
 
     def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
@@ -264,7 +265,7 @@ class LeastExact(AnswerAccuracy):
         return _beside([part.column_terms(attributes, rows) for part in self.parts])
 
     def of_terms(self, squared: float, terms: Array) -> float:
-        """Return the error of a block from its terms."""
+        """Return the error of a block from the sum of its terms."""
         width = terms.shape[0] // len(self.parts)
         return max(
             part.of_terms(squared, terms[k * width : (k + 1) * width])

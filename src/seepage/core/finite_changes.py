@@ -25,7 +25,7 @@ class Moves:
         Inner products of the whitened moves, ``(m, K, K)``; the diagonal is infinite if the changed
         data have no unique fit.
     radius
-        The largest error of each move, ``(m, K)``: only rounding if exact, infinite if unknown.
+        A bound on the error of each move, ``(m, K)``: only rounding if exact, infinite if unknown.
     least, most
         Bounds on the length of each move, ``(m, K)``, if tighter than those from the radius.
     """
@@ -172,9 +172,9 @@ class FiniteChanges(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the likelihood of each alternative under the model fitted without the record.
 
-        Returns the log-likelihoods, ``(m, K)``, up to a constant for each record, and each record's
-        error, ``(m,)``. ``refits`` limits the number of refits if there is also a method
-        without refits.
+        Returns the log-likelihoods, ``(m, K)``, up to a constant for each record, and a bound on
+        each record's error, ``(m,)``. ``refits`` limits the number of refits if there is also a
+        method without refits.
         """
 
     @property

@@ -52,10 +52,10 @@ def inverses(
 ) -> tuple[Array, Array]:
     """Return the diagonal of the inverse information about each row, and its relative errors.
 
-    Both have shape ``(n, q)``. For a subset of the rows, no closed form is used. An entry is
-    infinite if the inverse does not exist: no unbiased estimate then has a finite error. The
-    computation uses the singular values of the whitened Jacobian, since computing the information
-    matrix would square its condition number.
+    Both have shape ``(n, q)``. For a subset of m rows, both have shape ``(m, q)``, and no closed
+    form is used. An entry is infinite if the inverse does not exist: no unbiased estimate then has
+    a finite error. The computation uses the singular values of the whitened Jacobian, since
+    computing the information matrix would square its condition number.
     """
     form = jacobian.inverse_form(unknowns) if rows is None else None
     if form is not None:
@@ -74,7 +74,7 @@ def inverses(
 
 
 def inverse_traces(jacobian: ReleaseJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
-    """Return the trace of the inverse information about each row, and its errors, ``(n,)``."""
+    """Return each row's trace of the inverse information, and its relative error, both ``(n,)``."""
     form = jacobian.inverse_form(unknowns)
     if form is not None:
         return form.traces()

@@ -6,8 +6,8 @@ block's columns. :class:`ReleaseJacobian` represents ``J`` for a set of records,
 :class:`MeasuredRelease` returns it for any chunk of records. :class:`EntryJacobian` computes every
 result from the entries of ``J``, and :class:`AnswerAccuracy` computes the accuracy of the results.
 
-The measures are eigenvalues: :func:`largest_eigenvalues` and :func:`inverse_gram_diagonal` compute
-them for many information matrices at once. :class:`Refits` and
+:func:`largest_eigenvalues` and :func:`inverse_gram_diagonal` compute eigenvalues and inverses of
+many information matrices at once. :class:`Refits` and
 :class:`~seepage.core.finite_changes.FiniteChanges` measure finite changes.
 """
 
@@ -196,7 +196,7 @@ class Attributes:
         return self._positions[str(name)]
 
     def _basis(self, blocks: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """Return the directions in which every complete one-hot attribute keeps its sum."""
+        """Return a basis of the directions in which every one-hot attribute keeps its sum."""
         for block in blocks:
             if len(block) > 1:
                 self._check_complete(block)
@@ -270,11 +270,11 @@ class AnswerAccuracy:
         return rounding + xp.zeros_like(J[:, 0, :])
 
     def rows(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all records, given the squares of η."""
+        """Return the relative errors of η for all records, given η²."""
         raise NotImplementedError
 
     def cells(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all cells, given the squares of η."""
+        """Return the relative errors of η for all cells, given η²."""
         raise NotImplementedError
 
     def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
@@ -288,11 +288,11 @@ class AnswerAccuracy:
     # Of records that are read in chunks: what they add to the error of a block adds up.
 
     def row_terms(self, unknowns: Unknowns) -> Array:
-        """Return the contribution of each record to a block's error, ``(n, e)``."""
+        """Return each record's contributions to the e terms of a block's error, ``(n, e)``."""
         raise NotImplementedError
 
     def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the rows' contribution to the error of each attribute, one row per attribute."""
+        """Return the rows' contributions to each attribute's error, ``(len(attributes), e)``."""
         raise NotImplementedError
 
     def of_terms(self, squared: float, terms: Array) -> float:
@@ -345,7 +345,7 @@ class ReleaseJacobian(ABC):
 
     @abstractmethod
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``J z``, ``(P,)``, for a change ``z (len(rows), q)`` of a block of the table."""
+        """Return ``J z``, ``(P,)``, for changes ``z (len(rows), q)`` of q unknowns per row."""
 
     @abstractmethod
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
@@ -422,7 +422,7 @@ class ReleaseJacobian(ABC):
         return from_entries(self, unknowns, squared_size)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each unknown feature, all else being known, ``(n, t)``."""
+        """Return the information about each of t unknown features, all else known, ``(n, t)``."""
         return from_entries(self, replace(unknowns, label=False), squared_columns)
 
     def inverse_form(self, unknowns: Unknowns) -> InverseForm | None:
@@ -566,8 +566,8 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     an array of that shape on the batch's device. Matrices up to :data:`DENSE_LIMIT` in size are
     computed in full and decomposed. For larger matrices, the Lanczos method runs for all of them at
     once, with full reorthogonalisation. It stops when the residual of the leading Ritz pair is
-    below ``1e-10`` of its value (whose error is then far smaller), or when the whole space is
-    spanned and the result is exact.
+    below ``1e-10`` of its value (``1e-6`` in single precision; the value's error is far smaller),
+    or when the whole space is spanned and the result is exact.
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))
@@ -710,7 +710,7 @@ class MeasuredRelease(ABC):
 
     @property
     def sensitivity(self) -> float | None:
-        """A bound on the effect of replacing a record, for any data, or ``None``."""
+        """A bound on how far replacing a record moves the release, for any data, or ``None``."""
         return None
 
     @abstractmethod
@@ -724,7 +724,7 @@ class MeasuredRelease(ABC):
         """
         raise InputError(
             "Only a single linear model fitted on a table in memory can be refitted with a record "
-            "changed; measure the releases one by one."
+            "changed; measure the parameters of such a model."
         )
 
     def finite_changes(self) -> FiniteChanges:
@@ -738,7 +738,7 @@ class MeasuredRelease(ABC):
         )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
-        """Return certified bounds on how far the release moves, for records read in chunks."""
+        """Return a function that gives certified finite changes for a chunk of the source."""
         raise InputError(
             "The effect of leaving out a record is not known for this release when records are "
             "read in chunks; load them into memory."

@@ -4,7 +4,7 @@ The Fisher information of a release about any block of the table is ``JᵀJ``, w
 Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are computed from ``J``::
 
     FIL    η = ‖J‖₂                               the direction of the block that leaks most
-    dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
+    dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the root mean square over its directions
 
 Every view is a query, computed one chunk of the table at a time (:mod:`seepage.core.questions`); a
 table in memory is a single chunk.
@@ -259,7 +259,8 @@ class Leakage(Generic[PerRecord]):
     def cells(self, columns: Columns = None) -> PerRecord:
         """Return the leakage about each cell, assuming that all other cells are known.
 
-        The result has one column per table column. For a single number, FIL and dFIL are equal.
+        The result has one column for each named column (default: all). For a single number, FIL and
+        dFIL are equal.
         """
         unknowns, _ = self.unknowns(columns, False)
         return self.per_record("cells", unknowns, "cells", "one cell at a time")
@@ -419,7 +420,8 @@ class Leakage(Generic[PerRecord]):
         Families without a self-concordance constant use refits.
 
         The result is a :class:`~seepage.core.risk_views.Membership`. Data read in chunks are
-        measured without refits.
+        measured without refits, except for people or groups whose rows together fit in half a
+        gigabyte.
 
         Parameters
         ----------
@@ -482,8 +484,8 @@ class Leakage(Generic[PerRecord]):
         the person: it is guessed and changed in all records of the person together. Any other
         column is guessed for one record at a time, with the person's other records known.
 
-        The result is a :class:`~seepage.core.risk_views.Guess`. Data read in chunks are measured
-        without refits.
+        The result is a :class:`~seepage.core.risk_views.Guess`. For data read in chunks, refits are
+        limited as for :meth:`membership`.
 
         Parameters
         ----------
@@ -498,7 +500,8 @@ class Leakage(Generic[PerRecord]):
         rows, exact
             As for :meth:`membership`.
         precision
-            The target error with more than three levels, for which the integral has no closed form.
+            The target error of the success rate with more than three levels, for which the integral
+            has no closed form.
         refit
             The values that are estimated again for each level, as for :meth:`membership`:
             ``"model"`` keeps the preprocessing and all choices fixed.
@@ -531,8 +534,9 @@ class Leakage(Generic[PerRecord]):
             The largest error at which a guess counts as correct, in the unit of the column.
         prior
             The adversary's prior: ``"equal"`` for equal probabilities over the column's range,
-            ``"frequencies"`` for the values' frequencies in the table, ``"model"`` for the model's
-            prediction, or one probability for each of ``values``.
+            ``"frequencies"`` for the values' frequencies in the table, ``"model"`` for the
+            prediction of the model fitted without this record, or one probability for each of
+            ``values``.
         values
             The candidate values; by default those of the table (its quantiles, if there are many)
             or, with the prior ``"equal"``, a grid over their range.
@@ -551,12 +555,13 @@ class Leakage(Generic[PerRecord]):
         columns: Columns = None,
         label: bool | None = None,
     ) -> Path:
-        """Write several measures of every record to one Parquet file, in one pass over the data.
+        """Write several measures of every record to Parquet, in one pass over the data.
 
         Parameters
         ----------
         path
-            The file; it is written completely or not at all, and only its owner can read it.
+            The file (for Dask data, a new folder of files). It is written completely or not at all,
+            and only its owner can read it.
         measures
             Any of ``fil``, ``dfil`` and ``cramer_rao`` (the exact bound on the mean squared error
             per unknown, ``Tr(I⁻¹)/d``): the columns of the file, after ``row``.

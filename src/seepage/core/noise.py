@@ -67,9 +67,9 @@ class Noise(ABC):
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """Return noisy numbers rounded to a grid.
 
-        Further digits could leak the noiseless value. The grid step is about 1/4096 of the noise's
-        standard deviation (:func:`~seepage.support.keyed_stream.grid_of`); the last axis runs over
-        the numbers.
+        Further digits could leak the noiseless value. The grid step is at most 1/4096 of the
+        noise's standard deviation (:func:`~seepage.support.keyed_stream.grid_of`). The last axis of
+        ``values`` runs over the released numbers.
         """
         scales = np.broadcast_to(self._scales(), values.shape[-1:])
         grid = np.asarray([grid_of(float(scale)) for scale in scales])
@@ -162,7 +162,9 @@ class Laplace(Noise):
     def __post_init__(self) -> None:
         scale = np.asarray(self.scale, dtype=float)
         if scale.ndim > 1:
-            raise InputError(f"scale must be a number or a vector, not of shape {scale.shape}.")
+            raise InputError(
+                f"scale must be a number or a vector, not an array of shape {scale.shape}."
+            )
         _check_positive(scale, "scale")
         object.__setattr__(self, "scale", float(scale) if scale.ndim == 0 else scale)
 
@@ -200,8 +202,8 @@ class Attacker:
         positions: only the other records then vary and are measured. (A share means a random
         subset: results are averages over such subsets.)
     reference
-        The number of reference records from which the attacker knows the population. By default,
-        the attacker is assumed to know the population exactly, which overstates the risk.
+        The number of reference records from which the attacker estimates the population. By
+        default, the attacker is assumed to know the population exactly, which overstates the risk.
     fraction
         The share of the population that is in the data. Sampling without replacement reduces the
         variance of the other records by the factor ``1 − fraction``.
@@ -310,8 +312,10 @@ def check_noise_kind(noise: Any) -> None:
 
 
 def _check_positive(value: np.ndarray, what: str) -> None:
-    if not np.all(np.isfinite(value)) or not np.all(value > 0):
-        shown = f"{float(value):g}" if value.ndim == 0 else f"a vector with {np.min(value):g} in it"
+    wrong = ~(np.isfinite(value) & (value > 0))
+    if np.any(wrong):
+        first = float(value[wrong][0])
+        shown = f"{first:g}" if value.ndim == 0 else f"a vector with {first:g} in it"
         raise InputError(f"{what} must be a finite number above zero, not {shown}.")
 
 

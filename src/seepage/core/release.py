@@ -42,13 +42,13 @@ class ReleaseRecord:
 def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """Return a copy of a fitted model with noise added to its coefficients and its intercept.
 
-    Every number is rounded to a grid whose step is about 1/4096 of the noise's standard deviation,
-    since further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
-    :class:`ReleaseRecord`) and predicts with the noisy coefficients; otherwise it behaves like the
-    original. Of the other fitted attributes, the copy keeps only those that predictions need, such
-    as the names of columns and classes. The other attributes may leak: scikit-learn's
-    ``LinearRegression``, for example, stores the singular values of the training table. Do not
-    share the original.
+    Every number is rounded to a grid whose step is at most 1/4096 of the noise's standard
+    deviation, since further digits would leak the noiseless value. The copy has the attribute
+    ``release_`` (a :class:`ReleaseRecord`) and predicts with the noisy coefficients; otherwise it
+    behaves like the original. Of the other fitted attributes, the copy keeps only those that
+    predictions need, such as the names of columns and classes. The other attributes may leak:
+    scikit-learn's ``LinearRegression``, for example, stores the singular values of the training
+    table. Do not share the original.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     check_noise_kind(noise)
     if library_of(type(model)) == "statsmodels":
         raise InputError(
-            "statsmodels results cannot be released, because they contain the training data; add "
-            "noise.draw(len(results.params)) to results.params and publish only the sum."
+            "statsmodels results cannot be released, because they contain the training data; "
+            "publish only noise.rounded(results.params + noise.draw(len(results.params)))."
         )
     if hasattr(model, "best_estimator_"):
         return release(model.best_estimator_, noise, seed=seed)

@@ -95,7 +95,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         The label of each entry of the first axis: row labels, attributes, group labels,
         identities.
     names
-        For cells, the column names; for scales, the sizes.
+        For cells, the column names; for scales, the step sizes.
     assumptions
         The assumptions behind the numbers, as sentences.
     library
@@ -191,7 +191,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         return self
 
     def histogram(self, title: str) -> str:
-        """Return a small histogram of the positive numbers on a logarithmic axis, as SVG."""
+        """Return a small SVG histogram of the finite positive numbers on a logarithmic axis."""
         values = np.asarray(self)
         shown = values[np.isfinite(values) & (values > 0)]
         if not len(shown):
@@ -274,7 +274,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
     def table(self, library: str | None = None) -> Any:
         """Return a data frame in the caller's own library (pyarrow for arrays and tensors).
 
-        ``library`` selects another one: ``pandas``, ``polars`` or ``pyarrow``.
+        ``library`` selects another library: ``pandas``, ``polars`` or ``pyarrow``.
         """
         numbers = np.asarray(self)
         columns: dict[str, Any]
@@ -460,10 +460,10 @@ class RecordStream(RankedResult):
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write a Parquet file: a column ``row`` and the measure (for cells, one for each column).
+        """Write the column ``row`` and the measure (for cells, one per table column) to Parquet.
 
-        The file is written completely or not at all. Only the owner can read the file, since the
-        numbers are as sensitive as the data. Returns its path.
+        The file (for Dask data, a new folder of files) is written completely or not at all. Only
+        the owner can read it, since the numbers are as sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
         return write_records(self.source, path, {names: self.numbers})
@@ -490,7 +490,7 @@ def write_records(
     path: str | os.PathLike[str],
     measures: dict[tuple[str, ...], Numbers],
 ) -> Path:
-    """Write the results of several functions of every record to one Parquet file, in one pass.
+    """Write the results of several functions of every record to Parquet, in one pass.
 
     Each function is paired with the names of the columns that it fills.
     """
@@ -625,12 +625,12 @@ _SENTENCES = {
         "others."
     ),
     COLUMNS: (
-        "The data determined which columns the model keeps. This selection and the signs of an L1 "
-        "penalty are held fixed, and the leakage of the selection is not counted."
+        "The data determined which columns the model keeps. This selection and the signs of "
+        "L1-penalised coefficients are held fixed; the leakage of the selection is not counted."
     ),
     NOISE: (
-        "The data determined the noise, which is held fixed, although it might have been "
-        "different if a record had been left out."
+        "The data determined the noise, which is held fixed, although leaving out a record might "
+        "have changed it."
     ),
     PENALTY: (
         "The penalty nλ is held fixed, although it would change if a record were changed or "
@@ -709,8 +709,8 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step within 0.63 steps of a number.
 
-    The rounding thresholds are not at half steps: means often lie exactly there, and one record
-    could then change the result.
+    The rounding thresholds are not at half steps: means often lie exactly at half steps, and one
+    record could then change the result.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)

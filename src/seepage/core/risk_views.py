@@ -1,9 +1,9 @@
 """Membership- and attribute-inference risks of a release, as success rates.
 
 Unlike η, these rates limit every adversary who knows all other records, biased or unbiased. With
-Gaussian noise, two candidate tables give two normal distributions of the release, and the distance
-μ between them determines every risk. The release object (``MeasuredRelease``) computes the
-distance; :mod:`seepage.risks` converts it to probabilities.
+Gaussian noise, each candidate table gives a normal distribution of the release, and the distances μ
+between these distributions determine every risk. The release object (``MeasuredRelease``) computes
+the distances; :mod:`seepage.risks` converts them to probabilities.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Guess(RankedResult):
         )
 
     def to_numpy(self) -> np.ndarray:
-        """Return the probabilities of a correct guess."""
+        """Return the success rates with the release."""
         return np.asarray(self.right)
 
     def labels(self) -> np.ndarray:
@@ -347,7 +347,7 @@ def _upper_ends(
     held: tuple[str, ...],
     estimated: bool = False,
 ) -> Result:
-    """Return the upper ends of intervals: exact where they are narrow, else bounds or estimates."""
+    """Return the upper ends of intervals: exact if all are narrow, else a bound or an estimate."""
 
     def relative(low: np.ndarray, high: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -400,7 +400,7 @@ class Way:
     ) -> None:
         """Raise an error if too many runs of the whole procedure are needed, unless requested.
 
-        ``changes`` is their number for each queried record or set of records.
+        ``changes`` is the number of runs for each queried record or set of records.
         """
         procedure = self.procedure
         if procedure is None or self.asked or exact is True:
@@ -423,13 +423,17 @@ def way_of(leak: MeasuredTable, refit: str | None) -> Way:
     The procedure is rerun if refitting only the model would hold some learnt value fixed.
     """
     if refit not in (None, "model", "pipeline"):
-        raise InputError(f"refit must be 'pipeline', 'model' or a function, not {refit!r}.")
+        raise InputError(
+            "refit must be 'pipeline', 'model' or a function (functions only for membership), not "
+            f"{refit!r}."
+        )
     release, procedure = leak.release, leak.procedure
     fixed, asked = refit == "model", refit == "pipeline"
     if procedure is None and asked:
         raise InputError(
             "refit='pipeline' needs a pipeline, but this release comes from a model alone. Pass "
-            "the fitted pipeline and its raw table to sp.leakage, or pass a function as refit=."
+            "the fitted pipeline and its raw table to sp.leakage or, for membership, pass a "
+            "function as refit=."
         )
     left = procedure is not None and bool(less(procedure.learnt, release.anew))
     if procedure is not None and not fixed and (asked or left):
@@ -521,7 +525,7 @@ class Candidates:
         integrals: int | None = None,
         beyond: float = -np.inf,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return bounds on the success rate of the best guess, and the integral's error.
+        """Return both bounds on the best guess's success rate, and the integral's error, (m,) each.
 
         ``doubt`` is the total error of the prior probabilities. With more than three candidates,
         ``integrals`` limits the number of records whose integral is computed; the others have the
@@ -626,7 +630,7 @@ def _guess_each(
     integrals: int | None,
     scales: Sequence[tuple[float, float]],
 ) -> np.ndarray:
-    """Return μ and, for each prior and scale, the success rate of a guess, (m, 1 + 4k).
+    """Return μ and the success rates of a guess for k pairs of prior and scale, (m, 1 + 4k).
 
     For each success rate there are four numbers: lower bound, upper bound, baseline and integration
     error.
@@ -666,7 +670,7 @@ def _refined(
     """Refit as many records as the budget allows, the most exposed and least certain first.
 
     If the budget does not cover all records, results known to three digits are not refitted. If the
-    budget is far larger, even results known to six digits are refitted.
+    budget exceeds a thousand times their number, even results known to six digits are refitted.
     """
     width = _widest(moves)
     open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))
@@ -749,7 +753,7 @@ class Levels:
         if len(counts) > _MOST_DISTINCT:
             raise InputError(
                 f"There are more than {_MOST_DISTINCT:,} different values, too many to count in "
-                "one pass; pass the candidate values as values=."
+                "one pass; round them before the fit, or choose another column."
             )
         return Levels(counts, self.classes)
 

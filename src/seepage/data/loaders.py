@@ -330,7 +330,8 @@ def load_pubfig(
 
     Each face of a public figure has 73 attribute scores (Kumar et al. 2009), computed by another
     model. A score above zero means that the image has the attribute. The columns are therefore
-    named ``pred_…`` and must be referred to as predicted labels. Images without scores are omitted.
+    named ``pred_…`` and must be referred to as predicted labels. Images without a listed checksum
+    or number, or without scores, are omitted.
 
     The score file identifies each image by person and number. Copies of the images are often
     renumbered, and the scores would then belong to other images.
@@ -361,8 +362,8 @@ def load_pubfig(
             raise InputError(
                 f"None of the {len(files):,} images in {_PUBFIG_IMAGES} has a checksum listed in "
                 f"{' or '.join(_PUBFIG_ADDRESSES)}: they are crops or were saved again, so "
-                "checksums cannot match them to scores. If their files still have the publishers' "
-                'numbers, use load_pubfig(join="number").'
+                "checksums cannot match them to scores. If the file names are still the "
+                'publishers\' image numbers, use load_pubfig(join="number").'
             )
     else:
         joined = [
@@ -403,8 +404,8 @@ def _pubfig_checksums(home: Path) -> dict[tuple[str, str], tuple[_PersonNumber, 
         raise InputError(
             f"{' and '.join(_PUBFIG_ADDRESSES)} are not in {home}: without the checksums in these "
             "files, scores can be matched to images only by number, and a renumbered copy would "
-            "get the wrong scores. Add the two files from the PubFig page or, if the files of "
-            f'{_PUBFIG_IMAGES} have the publishers\' numbers, use load_pubfig(join="number").'
+            "get the wrong scores. Add the two files from the PubFig page or, if the file names in "
+            f'{_PUBFIG_IMAGES} are the publishers\' image numbers, use load_pubfig(join="number").'
         )
     listed: dict[tuple[str, str], tuple[_PersonNumber, Box]] = {}
     twice = set()
@@ -428,9 +429,9 @@ def _pubfig_checksums(home: Path) -> dict[tuple[str, str], tuple[_PersonNumber, 
 def _check_numbers(
     keys: Sequence[_PersonNumber], scores: Mapping[_PersonNumber, Sequence[float]]
 ) -> None:
-    """Refuse images that were numbered anew, so that nobody's numbers have a gap.
+    """Raise an error for images that were renumbered, so that no person's numbers have a gap.
 
-    Not all published addresses can be had, so a copy with the publishers' numbers has gaps.
+    Some published addresses no longer work, so a copy with the publishers' numbers has gaps.
     """
     numbers: dict[str, set[int]] = {}
     published: dict[str, set[int]] = {}

@@ -37,12 +37,12 @@ def two_class_pca(
 ) -> Problem:
     """Project two classes of images onto principal components (Hannun et al. 2021, Table 1).
 
-    Pixels are divided by 255 and flattened. All rows of a split are then divided by its largest row
-    norm, so that every row is in the unit ball. Both splits are then centred with the training mean
-    and projected onto the leading eigenvectors of the training rows' covariance, without whitening.
-    Components are in order of decreasing variance, with signs chosen such that the loading of
-    largest absolute value is positive. For linear regression, Hannun et al. use the targets ``2*y -
-    1``.
+    Pixels are divided by 255 and flattened. All rows of a split are then divided by the split's
+    largest row norm, so that every row is in the unit ball. Both splits are then centred with the
+    training mean and projected onto the leading eigenvectors of the training rows' covariance,
+    without whitening. Components are in order of decreasing variance, with signs chosen such that
+    the loading of largest absolute value is positive. For linear regression, Hannun et al. use the
+    targets ``2*y - 1``.
     """
     X, y = _two_classes(images.train, classes)
     X_test, y_test = _two_classes(images.test, classes)
@@ -65,8 +65,8 @@ def iwpc_one_hot(patients: Records) -> Problem:
     """Encode the warfarin data of Hannun et al. 2021: 14 features, 80 % of patients for training.
 
     Attributes are in alphabetical order. Race, cyp2c9 and vkorc1 are one-hot encoded with the first
-    level dropped, and the target is the standardised dose. The split is random with a fixed seed.
-    The original split needs torch's generator and is different.
+    level dropped, and the target is the standardised dose. The split is random with a fixed seed;
+    the original split, which needs torch's generator, is a different one.
     """
     columns = [name for name in sorted(patients.columns) if name != "dose"]
     blocks: list[Matrix] = []

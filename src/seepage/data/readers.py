@@ -73,7 +73,8 @@ def read_npz(
         raise broken(path, f"contains objects that are not arrays ({error})", name) from error
     missing = [key for key in shapes if key not in found]
     if missing:
-        raise broken(path, f"lacks the arrays {', '.join(missing)}", name)
+        what = f"lacks the array{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        raise broken(path, what, name)
     for key, shape in shapes.items():
         array = found[key]
         fits = array.ndim == len(shape) and all(

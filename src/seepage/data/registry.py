@@ -11,7 +11,7 @@ from seepage.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A published file: its name in the data set's folder, its addresses, length and SHA-256.
+    """A published file: its name in the data set's folder, addresses, size in bytes and SHA-256.
 
     Every address serves the same bytes, so an interrupted download may resume from another address.
     ``archive`` files are unpacked in the same folder.

@@ -54,8 +54,8 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         """Minimise the objective for a table ``X`` (n, d), labels ``y`` and weights ``ω`` (n,).
 
         A torch tensor is fitted on its own device, and ``coef_`` is a tensor on the same device. If
-        ``X`` is ``seepage.parquet`` data, or a path with column names for ``y`` and
-        ``sample_weight``, the rows are read in chunks, once per Newton step.
+        ``X`` is ``seepage.parquet`` data, a Dask data frame, or a path with column names for ``y``
+        and ``sample_weight``, the rows are read in chunks, about once per Newton step.
         """
         intercept = bool(self.fit_intercept)
         if is_streamed(X):

@@ -135,7 +135,7 @@ class Forgotten:
         The attacker knows all other records, and tests whether the forgotten records were ever
         used. Let θ̂ be the old parameters, θ* the minimiser without the records, and θ₁ the
         parameters of ``step``. The old release contributes ``‖θ̂ − θ*‖/σ_old``. A refit adds
-        nothing; a Newton step adds its ``distance`` from θ*, in units of the new model's noise::
+        nothing; a Newton step adds the bound ``distance``, in units of the new model's noise::
 
             μ² = (‖θ̂ − θ*‖/σ_old)² + (‖θ₁ − θ*‖/σ_new)²
 
@@ -157,7 +157,7 @@ class Forgotten:
         entry: int | None = None,
         person: str | None = None,
     ) -> int:
-        """Record in a ledger the forgotten person's μ for both models together.
+        """Record the forgotten person's μ for both models together in a ledger.
 
         Call this method once per person, before publishing the new model. Record the people who
         remain in the data as part of the new release.
@@ -244,7 +244,7 @@ class CertifiedRemoval:
         """Return the ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
         ``ε = (residual/σ) √(2 log(1.5/δ))`` applies to an attacker who sees *only* the new
-        parameters. The ε bounds how well this attacker can distinguish the new parameters from
+        parameters. This ε bounds how well this attacker can distinguish the new parameters from
         parameters trained without the records. The theorem requires a bound on the residual that is
         valid for every draw of the random term. Therefore, set a limit on the residual in advance,
         and train again with a new random term once the residual exceeds the limit. Certified
@@ -321,7 +321,7 @@ def _frame(table: Any) -> Any:
         return nw.from_native(table, eager_only=True)
     except (TypeError, ValueError) as error:
         raise InputError(
-            "The people must be a data frame or a mapping of equally long columns, not "
+            "table must be a data frame or a mapping of equally long columns, not "
             f"{type(table).__name__}."
         ) from error
 
@@ -341,8 +341,7 @@ def _objective(
     fit = found.release.model
     if fit is None or fit.tilt is not None or fit.family.self_concordance is None:
         raise InputError(
-            "Forgetting is supported for linear, logistic, Poisson and softmax models with an "
-            "L2 penalty, without preprocessing steps; refit other models without the "
-            "records."
+            "Forgetting is supported for linear, logistic, Poisson and softmax models with an L2 "
+            "penalty or none, without preprocessing steps; refit other models without the records."
         )
     return DenseObjective(fit, np.asarray(as_numpy(found.table.values), dtype=float))

@@ -338,8 +338,8 @@ def check_derivatives(family: Family) -> None:
         worst = int(np.argmin(curvature))
         raise InputError(
             f"The curvature of family {family.name!r} is negative ({curvature[worst]:.6g} at m = "
-            f"{margins[worst]:g}, y = {labels[worst]:g}), so its loss is not convex and has no "
-            "unique minimiser. Use a convex loss."
+            f"{margins[worst]:g}, y = {labels[worst]:g}), so its loss is not convex and may have "
+            "several minimisers. Use a convex loss."
         )
 
 

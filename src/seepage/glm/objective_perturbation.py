@@ -16,11 +16,11 @@ of two terms, one from the shift of the release and one from the determinant::
     ∂g/∂y = ω x̃ ⊗ ∂r/∂y,                       ∂ log det H/∂y = ω tr(A_y Q)
     P = H⁻¹(x̃ ⊗ I),   Q = (x̃ ⊗ I)ᵀH⁻¹(x̃ ⊗ I)
 
-Here ``A′_j = ∂A/∂m_j`` for margin ``m_j``, ``A_y = ∂A/∂y``, ``P_x`` contains the rows of P for the
-features, and E selects the features' parameters. The Fisher information is ``E[SSᵀ]`` over b,
-estimated by an average over draws. Leaving the record out lowers the log-density by ``λ = (‖b + g‖²
-− ‖b‖²)/2σ² − log det(I − ωAQ)``. An attacker who knows all other records succeeds with probability
-``½ + ½E[(1 − e^{−λ})₊]``.
+Here ``A′_j = ∂A/∂m_j`` for margin ``m_j``, ``A_y = ∂A/∂y``, W has a column ``w_j`` of coefficients
+for each output, ``P_x`` contains the rows of P for the features, and E selects the features'
+parameters. The Fisher information is ``E[SSᵀ]`` over b, estimated by an average over draws. Leaving
+the record out lowers the log-density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``. An
+attacker who knows all other records succeeds with probability ``½ + ½E[(1 − e^{−λ})₊]``.
 """
 
 from __future__ import annotations
@@ -198,7 +198,10 @@ class ObjectivePerturbation:
         mean, square = gains / self.draws
         error = np.sqrt(np.maximum(square - mean**2, 1 / self.draws**2) / self.draws)
         right = np.minimum((1 + mean + float(ndtri(0.999)) * error) / 2, 1.0)
-        said = f"The result is the upper end of a 99.9 % interval from {self.draws:,} draws."
+        said = (
+            "The result is the upper end of a one-sided 99.9 % confidence interval, estimated from "
+            f"{self.draws:,} draws."
+        )
         return self._result(right, "right", "membership", said)
 
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:
@@ -375,7 +378,7 @@ class ObjectivePerturbation:
         with np.errstate(invalid="ignore", divide="ignore"):
             relative = np.nanmax(np.sqrt(error) / self.draws / values[:, -1] / 2)
         said = (
-            f"An average over {self.draws:,} draws: the standard error of η is at most "
+            f"η is an average over {self.draws:,} draws, with a relative standard error of at most "
             f"{100 * relative:.1f} %. η includes the determinant term."
         )
         return self._result(eta, "fil", about, said)

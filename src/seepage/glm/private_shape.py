@@ -6,7 +6,8 @@ For ``N(θ(D), Σ(D))``, the Fisher information about a record's unknowns is (Ka
 
 Here ``Σ = σ² S`` with the shape ``S = (1 − ρ) P G/tr G + ρ I`` of :func:`noise_shape` at the
 model's own records, and ``G = H⁻¹``. A record changes ``H = Σ_j ω_j a_j x̃_j x̃_jᵀ + penalty``
-directly. It also changes the curvature of all records through the minimiser (``c = ∂³ℓ/∂m³``)::
+directly. The record also changes the curvature of all records through the minimiser (``c =
+∂³ℓ/∂m³``)::
 
     ∂H = Σ_j ω_j c_j (x̃_jᵀ∂θ) x̃_j x̃_jᵀ + ω_i (c_i ∂m_i + ∂a_i) x̃_i x̃_iᵀ + ω_i a_i ∂(x̃_i x̃_iᵀ)
 
@@ -82,8 +83,8 @@ def private_shape_leakage(
     third, mixed = family.curvature_slope, family.curvature_label_slope
     if third is None or mixed is None:
         raise InputError(
-            f"The family {family.name!r} has no third derivatives, which this calculation "
-            "requires; define its curvature_slope and curvature_label_slope."
+            f"The family {family.name!r} lacks third derivatives that this calculation requires; "
+            "define its curvature_slope and curvature_label_slope."
         )
     values = np.asarray(as_numpy(table.values), dtype=float)
     shape = noise_shape(model, X, y, plain=plain)

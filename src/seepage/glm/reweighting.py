@@ -83,7 +83,7 @@ Rows = slice | np.ndarray
 NOTICE = (
     "The weights were chosen from the data, so the release also leaks through them. eta and "
     "leakage() treat the weights as known constants. The result of whole_procedure() includes "
-    "their choice, and can be several times as large. Do not publish the weights."
+    "their choice, and can be several times as large as eta. Do not publish the weights."
 )
 
 # Relative to the largest leakage: below it a unit counts as leaking nothing, and has no slope.
@@ -130,7 +130,7 @@ class ReweightRule:
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); the others leak nothing at any weight."""
+        """Return which units leak at all, (units,); the other units leak nothing at any weight."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 
@@ -161,7 +161,7 @@ class ReweightRule:
     def run(
         self, leakage_with: Callable[[np.ndarray], np.ndarray], rounds: int, tolerance: float
     ) -> Iterator[ReweightRound]:
-        """Yield the state with the weights ω⁰, and then the state after each round.
+        """Yield the state with the initial weights, and then the state after each round.
 
         ``leakage_with`` refits with the given weights and returns every record's leakage. Rounds
         stop when the weights would change by less than ``tolerance``.
@@ -387,7 +387,7 @@ class Reweighting(ResultTable):
         ------
         InputError
             Raised for softmax, for families without third derivatives, for more than about 150
-            parameters, and if the weights have not converged.
+            parameters, and if the weights have not converged or are not differentiable.
         """
         here = self._setting
         leak = self.leakage(noise)
@@ -467,16 +467,16 @@ def reweight(
     ``ω ← n (ω/η) / Σ(ω/η)`` (Hannun et al. 2021, algorithm 1). Records that leak more get smaller
     weights.
 
-    The weights depend on the data. The equalised η treats them as constants, as Hannun et al. do.
-    :meth:`Reweighting.whole_procedure` includes the choice of the weights; the resulting leakage
-    differs between records, and can exceed that of an unweighted fit.
+    The weights depend on the data. The equalised η treats the weights as constants, as Hannun et
+    al. do. :meth:`Reweighting.whole_procedure` includes the choice of the weights; the resulting
+    leakage differs between records, and can exceed that of an unweighted fit.
 
     Parameters
     ----------
     model
         A model from :mod:`seepage.glm`. The model need not be fitted, and is not changed.
     X, y
-        The data, in any form that :func:`seepage.leakage` accepts.
+        The data: a table in memory (an array, a tensor or a data frame), and the labels.
     rounds
         The maximum number of rounds; each computes new weights and refits.
     target
@@ -489,8 +489,9 @@ def reweight(
         The group of every record, or ``"class"`` for its label. Each group has one weight, so that
         all groups have the same *mean* leakage.
     clamp
-        The smallest and the largest weight, such as ``(0.1, 10)``; the mean weight is one. Records
-        at the smallest (largest) weight leak more (less) than the records between the limits.
+        The smallest and the largest weight, such as ``(0.1, 10)``, relative to the initial weights;
+        the mean is one. Records at the smallest (largest) weight leak more (less) than the records
+        between the limits.
     tolerance
         The root-mean-square relative change of the weights below which the rounds stop. Without
         limits, if the change is small, it is close to the standard deviation of η divided by its
@@ -623,8 +624,8 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
         )
     if isinstance(fit.family, Categorical):
         raise InputError(
-            "The leakage of the whole procedure is supported for models with one output only; "
-            "for softmax use leakage(), which treats the weights as constants."
+            "The leakage of the whole procedure is supported for models with one output only; for "
+            "softmax, use leakage(), which treats the weights as constants."
         )
     third = ("curvature_slope", "curvature_label_slope", "label_curvature")
     missing = [name for name in third if getattr(fit.family, name) is None]

@@ -1,10 +1,10 @@
 """Shaped noise: a public sample determines where noise harms predictions least.
 
 Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, where ``H`` is the Hessian of the loss. So
-noise costs less accuracy in directions where ``H`` is small. A shape computed from the private
-records leaks too (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`). So the shape is the
-inverse Hessian of a public sample. Since it is not exactly the best shape for the private records,
-it is mixed with isotropic noise.
+noise costs the least accuracy in directions where ``H`` is small. A shape computed from the private
+records leaks too (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`), so the shape is the
+inverse Hessian of a public sample. Since this shape is not exactly the best one for the private
+records, it is mixed with isotropic noise.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def noise_shape(
     The covariance is ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Pass the result
     to :func:`seepage.leakage` with the private records; :func:`seepage.calibrate` scales it to a
     target. The shape does not depend on the private records, so it causes no additional leakage. On
-    the demo data, shaped noise costs slightly less accuracy than isotropic noise (``python
-    benchmarks/shaped_noise.py``).
+    the demo data, shaped noise costs slightly less accuracy than isotropic noise with the same
+    largest η (``python benchmarks/shaped_noise.py``).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Measures the leakage of each layer of a network, also over federated rounds; requires torch.
+"""Leakage of each layer of a network, including over federated rounds (requires torch).
 
 ``measures`` computes one value per layer, with a confidence interval; ``federated`` simulates or
 records the updates that clients send. The audits combine these measures with the recorded updates.

@@ -42,10 +42,10 @@ _NEED_RECORDS = {
 
 @dataclass(frozen=True)
 class LayerRemedy:
-    """The V-information that an update has under a remedy.
+    """The V-information of an update under a remedy.
 
-    It is the largest of the whole update's and of those of the layers to protect: a family may
-    infer less from all numbers of an update than from the few that reveal the property.
+    ``value`` is the larger of two values: that of the whole update, and the largest of the layers
+    to protect. A family of predictors may infer less from a whole update than from one layer.
     """
 
     name: str  # the remedy
@@ -76,8 +76,8 @@ class LayerAudit(ResultTable):
         remedies show how much the update leaks without the named layers;
         :func:`seepage.attacks.compare_remedies` shows the effect over a whole training run.
     remedies
-        The V-information of the update, unchanged and after each remedy: the largest of the whole
-        update's and of those of the layers to protect.
+        The V-information of the update, without and with each remedy: the largest value of the
+        whole update and of the layers to protect.
     mix
         How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` for recorded
         updates.
@@ -172,12 +172,12 @@ def audit(
 
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless ``mix`` is changed). There is one pool of records per fold, and pools share no record.
-    Remedies are tested on the recorded gradients. One remedy drops the layers to protect. The
-    others clip the gradients to their median norm, without noise or with Gaussian noise whose
-    standard deviation is ``noise`` times that norm. The layers are dropped one by one (if there are
-    at most 8) and all together (if others remain). The network is used in its current mode. In
-    training mode, with BatchNorm or dropout, per-record gradients are not defined. Sensitivity is
-    then not measured, and the result states this.
+    Remedies are tested on the recorded gradients. One kind of remedy drops the layers to protect,
+    one by one (if there are at most 8) and all together (if other layers remain). Two other
+    remedies clip the gradients to their median norm, without noise or with Gaussian noise whose
+    standard deviation is ``noise`` times that norm. The network is used in its current mode. In
+    training mode, with BatchNorm or dropout, per-record gradients are not defined, so sensitivity
+    is not measured, and ``refused`` states this.
 
     Parameters
     ----------
@@ -312,7 +312,7 @@ def _tried(
 ) -> LayerAudit:
     """Return the V-information of the updates, without and with remedies.
 
-    Clients sent at most ``most`` updates each; 0 if clients are unknown.
+    ``most`` is the largest number of updates of one client; 0 if clients are unknown.
     """
     sent = recorded.with_metrics()
     information = v_information(sent, property, **options)
@@ -350,7 +350,7 @@ def _tried(
     ]
     if norm == 0:
         notes.append(
-            "Half of the updates are zero, so the median norm for clipping is zero."
+            "At least half of the updates are zero, so the median norm for clipping is zero."
             if recorded.parameters
             else "No trained parameter was sent, so clipping does not apply."
         )
@@ -365,9 +365,10 @@ def _tried(
 
 
 def _guarantee(noise: float, updates: int) -> list[str]:
-    """Return the (ε, δ) of so many clipped updates of a client with this noise, as a note.
+    """Return a note with the (ε, δ) of this number of clipped, noisy updates of a client.
 
-    Each is the Gaussian mechanism with sensitivity 1: the clipped update, present or absent.
+    Each update is a Gaussian mechanism whose sensitivity is the clipping norm: the client's update
+    is present or absent.
     """
     if noise == 0 or updates == 0:
         return []
@@ -377,10 +378,10 @@ def _guarantee(noise: float, updates: int) -> list[str]:
     delta = 1e-5  # as is usual; below one in the number of clients
     epsilon = PLDAccountant().compose(GaussianDpEvent(noise), updates).get_epsilon(delta)
     return [
-        f"With this clip and noise, the trained parameters in {counted(updates, 'update')} of a "
-        f"client satisfy ({epsilon:.3g}, {delta:g})-differential privacy (client-level, add or "
-        "remove; by dp_accounting). This guarantee requires a clip that is chosen without the "
-        "data."
+        f"With this clipping and noise, the trained parameters in {counted(updates, 'update')} of "
+        f"a client satisfy ({epsilon:.3g}, {delta:g})-differential privacy (client-level, add or "
+        "remove; by dp_accounting). This guarantee requires a clipping norm that is chosen without "
+        "the data."
     ]
 
 

@@ -23,7 +23,7 @@ from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import Reference, StandingOut, standing_out
 from seepage.support.text_table import text_table
-from seepage.tables.names import listed, shown
+from seepage.tables.names import counted, listed, shown
 from seepage.tables.result_table import Reportable, ResultTable
 from seepage.tables.source import as_numpy
 
@@ -136,7 +136,7 @@ class RecordingAudit(Reportable, ResultTable):
         ]
         lines += [
             "",
-            "Clients, the furthest from the others first (× the median client's distance):",
+            "Clients, the furthest from the others first (as a multiple of the median distance):",
         ]
         clients = [
             (
@@ -156,7 +156,7 @@ class RecordingAudit(Reportable, ResultTable):
     def _opening(self) -> str:
         telling, other = self.telling(), self.auxiliary
         if other is None:
-            first = "No attacker with data of the same kind was tested (scores=). "
+            first = "No attacker with data of the same kind was tested (pass scores=). "
         else:
             k = other.best
             first = (
@@ -175,10 +175,11 @@ class RecordingAudit(Reportable, ResultTable):
         )
 
     def __repr__(self) -> str:
+        outlying = counted(len(self.clients.named()), "client stands out", "clients stand out")
         return (
             f"<audit of {self.updates:,} updates of {len(self.clients.clients):,} clients: "
-            f"{len(self.telling())} layers reveal the property"
-            f"{f', {len(self.clients.named())} clients stand out' * (self.clients.reference > 0)}>"
+            f"{counted(len(self.telling()), 'layer reveals', 'layers reveal')} the property"
+            f"{f', {outlying}' * (self.clients.reference > 0)}>"
         )
 
 
@@ -196,7 +197,7 @@ def audit_recording(
     scores: ClientScores | None = None,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Find layers that reveal a property, the first round in which they do, and outlying clients.
+    """Find layers that reveal a property, the round after which they first do, and outliers.
 
     Parameters
     ----------
@@ -380,7 +381,7 @@ def read_recording(recording: Recording) -> LayerGradients:
         keys = np.full(len(part), "") if part.clients is None else part.clients
         parts.append(replace(part, runs=runs, clients=keys))
     if not parts:
-        raise InputError("The list of recordings is empty; give at least one.")
+        raise InputError("The list of recordings is empty; give at least one recording.")
     return joined(parts)
 
 
@@ -404,7 +405,7 @@ def property_of_updates(property: Any, recording: LayerGradients) -> Any:
         total = len(set(wanted))
         raise InputError(
             f"The property is not given for {len(missing)} of the {total} {what} in the recording "
-            f"({listed([' '.join(k) if pairs else k for k in missing])}); add their values."
+            f"({listed([' '.join(k) if pairs else k for k in missing])}); add the missing values."
         )
     return np.array([known[key] for key in wanted])
 

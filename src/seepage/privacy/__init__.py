@@ -1,10 +1,10 @@
 """Differential privacy guarantees, from which reconstruction bounds are derived.
 
-``statements`` defines the guarantees and converts ``dp_accounting`` events to them. ``trade_off``
-computes the best membership test under each guarantee. ``gaussian_mechanism`` computes the noise
-needed for (ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, which
-determines the guarantee for noise on the model's parameters. ``filters`` excludes records whose
-privacy budget is spent.
+``statements`` and ``sampled_gaussian`` define the guarantees; ``statements`` also converts
+``dp_accounting`` events to them. ``trade_off`` computes the best membership test under each
+guarantee, except Rényi differential privacy. ``gaussian_mechanism`` computes the noise needed for
+(ε, δ). ``sensitivity`` bounds the effect of one record on a release, which determines the guarantee
+that noise on the release provides. ``filters`` excludes records whose privacy budget is spent.
 """
 
 from __future__ import annotations

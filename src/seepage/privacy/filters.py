@@ -2,10 +2,10 @@
 
 Each release may depend on earlier releases. Given the earlier releases, release t costs record i
 ``ρ_t(i)``. If a record takes part only while ``Σ_t ρ_t(i) ≤ ρ``, the whole stream costs no record
-more than ρ, however the releases are chosen. This is true for the Rényi divergence at one order
-fixed in advance (Feldman and Zrnic 2021), and for ``μ²`` with Gaussian noise (Smith and Thakurta
-2022; Koskela, Tobaben and Honkela 2022). Without a filter, the sum over the actual run is only an
-estimate; with a filter, the budget is a guarantee for every record.
+more than ρ, however the releases are chosen. This holds for costs in Rényi divergence at one order
+fixed in advance (Feldman and Zrnic 2021), and in ``μ²`` with Gaussian noise (Smith and Thakurta
+2022; Koskela, Tobaben and Honkela 2022). Without a filter, a record's sum over the actual run is
+only an estimate; with a filter, the budget is a guarantee for every record.
 
 The budget that a record has spent is not a guarantee for that record, because it depends on the
 record itself and, through the releases, on the other records.
@@ -131,13 +131,13 @@ class PrivacyFilter:
         """Return which records may take part in the next release, and charge their budgets.
 
         A record that is not admitted is excluded permanently. Call this method once before every
-        release, and leave all records that are not admitted out of that release.
+        release, and omit the records that are not admitted from that release.
 
         Parameters
         ----------
         costs
-            The cost of the release to each participating record; it may depend only on that record
-            and on earlier releases.
+            The cost of the release to each record; it may depend only on that record and on earlier
+            releases.
         rows
             The positions of these records; by default, all records in order.
         """

@@ -56,7 +56,7 @@ def classic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Return the largest ``μ = sensitivity/σ`` whose Gaussian mechanism is (ε, δ)-private."""
+    """Return the largest ``μ = sensitivity/σ`` of an (ε, δ)-differentially private mechanism."""
     from scipy.optimize import brentq
 
     wanted = math.log(delta)

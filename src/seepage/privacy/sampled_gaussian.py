@@ -26,13 +26,13 @@ from seepage.support.number_check import (
 
 @dataclass(frozen=True)
 class SampledGaussianDP(PrivacyStatement):
-    """The guarantee of Gaussian steps on Poisson batches, for any neighbouring relation.
+    """The guarantee of Gaussian steps on Poisson batches, to add, remove or replace a record.
 
     The trade-off curve is computed from dp-accounting's privacy loss distributions, rounded
     pessimistically, for a pair of distributions that dominates every step
     (:func:`~seepage.privacy.trade_off.gaussian_losses`). This curve is tighter than the curve of
-    the run's (ε, δ) alone. A replacement is computed directly: counting it as two removals, or as
-    one removal at half the noise, could overstate its cost.
+    the run's (ε, δ) alone. A replacement is accounted for directly: counting it as a removal and an
+    addition, or as one removal at half the noise, could overstate its cost.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class SampledGaussianDP(PrivacyStatement):
     neighbours: str = "add-or-remove"
     group: int = 1
     assumptions: tuple[str, ...] = (
-        "Every record takes part in a step independently (Poisson sampling), and the batches "
+        "Every record takes part in each step independently (Poisson sampling), and the batches "
         "remain secret.",
         "The sample rate, the number of steps and the divisor of the sums were fixed before the "
         "data were seen. If these settings depend on the number of records, the guarantee is only "
@@ -120,7 +120,7 @@ class SampledGaussianDP(PrivacyStatement):
         return self.steps * float(step)
 
     def total_variation(self) -> float:
-        """Return the total variation under replacement; for a group, under removal and addition."""
+        """Return an upper bound on the total variation under replacement of the record or group."""
         if self.group > 1:
             return self.trade_off().replaced()
         replacing = self._losses if self.neighbours == "replace" else self._composed(replace=True)

@@ -7,9 +7,9 @@ minimiser is the difference between the gradients of two losses::
     nλ ‖w − w'‖ ≤ ‖∇F(w')‖ = ‖∇ℓ(w'; z) − ∇ℓ(w'; z')‖ ≤ 2L,    L = sup ω |∂ℓ/∂m| ‖x‖
 
 (Chaudhuri, Monteleoni and Sarwate 2011), so the sensitivity is at most ``2L/(nλ)``. Here ``F`` is
-the first table's objective, ``m`` a record's linear predictor and ``ω`` its sample weight. ``L``
-must be valid for every record that could be in the table, but only at minimisers, where
-``|∂ℓ/∂m|`` is bounded as follows:
+the first table's objective; ``ℓ`` is the loss of a record with features ``x``, linear predictor
+``m`` and sample weight ``ω``; and ``z`` and ``z'`` are the two records. ``L`` must hold for every
+record that could be in the table, but only at minimisers, where ``|∂ℓ/∂m|`` is bounded as follows:
 
 * logistic: it is at most 1; softmax: its norm, over the classes, is at most √2;
 * least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, and therefore the
@@ -80,7 +80,7 @@ def output_sensitivity(
     """Return the sensitivity of a release to replacing one record.
 
     For a penalised model's parameters, the sensitivity is at most ``2L/(nλ)``. For a sum of clipped
-    gradients, it is twice their largest norm, for any data.
+    gradients, it is twice the largest norm of a clipped gradient, for any data.
 
     Parameters
     ----------
@@ -94,7 +94,8 @@ def output_sensitivity(
         A bound on the absolute value of every label, for least squares and Poisson. The default is
         the largest absolute value in the data, which does not provide a guarantee.
     lipschitz
-        The constant ``L`` itself, for a custom family.
+        The constant ``L`` itself; needed for families other than logistic, softmax, least squares
+        and Poisson.
 
     Examples
     --------
@@ -109,7 +110,7 @@ def output_sensitivity(
     """
     known = leak.release.sensitivity
     if known is not None and len(leak.noise) == 1:
-        clipped = f"No record contributes more than {known / 2:g} to the release."
+        clipped = f"No record's contribution to the release has a norm above {known / 2:g}."
         return Sensitivity(known, known / 2, True, (clipped,))
     fit = _penalised_fit(leak)
     assumptions: tuple[str, ...]
@@ -169,10 +170,10 @@ def output_perturbation(
 
 
 def clip_rows(X: Any, norm: float) -> Array:
-    """Return the table as an array, with longer rows scaled down to the norm ``norm``.
+    """Return the table as an array, with rows longer than ``norm`` scaled down to this norm.
 
-    If every table is clipped before the fit, every record's norm is at most ``norm``, which does
-    not depend on the data. Pass this value as ``row_norm`` to :func:`output_sensitivity`.
+    If you clip every table before the fit, ``norm`` bounds every possible record's norm, whatever
+    the data. Pass it as ``row_norm`` to :func:`output_sensitivity`.
     """
     check_positive(norm, "norm")
     values = read_table(X).values
@@ -198,13 +199,13 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     if CLASS_WEIGHTS in leak.held:
         raise InputError(
             "class_weight='balanced' computes the weights from the labels, so one record changes "
-            "the weights of all other records and the sensitivity is unbounded. Fit with fixed "
-            "class weights, as class_weight={class: weight}."
+            "the weights of other records, and no bound on the sensitivity is known. Fit with "
+            "fixed class weights, as class_weight={class: weight}."
         )
     if fit is None or len(leak.noise) != 1:
         raise InputError(
-            "The sensitivity is known only for a single release of one linear model; for any "
-            "other release, state the privacy guarantee with sp.guarantees(…, dp=…)."
+            "The sensitivity is known only for a single release, of a linear model or of clipped "
+            "gradients; for any other, state the privacy guarantee with sp.guarantees(…, dp=…)."
         )
     if fit.ridge == 0:
         raise InputError(
@@ -220,7 +221,7 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
 
 @dataclass(frozen=True)
 class LargestSeen:
-    """The largest norm, label and weight in a set of records, and the sum of the weights."""
+    """The largest norm, absolute label and weight in some records, and the sum of the weights."""
 
     norm: float
     row: int

@@ -4,7 +4,7 @@ Reconstruction bounds use two properties of a guarantee, both for *replacing* on
 
 * the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds the error of unbiased adversaries
   (Guo et al. 2022, theorem 1);
-* the total variation, the largest change in the probability of any outcome, which bounds the
+* the total variation, the largest change in the probability of any event, which bounds the
   success of membership inference and, through two-point arguments, the error of every adversary.
 
 Guarantees for adding or removing a record are converted: a replacement is a removal followed by an
@@ -79,9 +79,9 @@ class DifferentialPrivacy(PrivacyStatement):
     epsilon, delta
         The parameters of the guarantee.
     neighbours
-        The neighbouring relation: ``"replace"`` or ``"add-or-remove"`` one record. A guarantee for
-        ``"add-or-remove"`` implies a slightly smaller total variation for a replacement than
-        (2ε, (1 + e^ε)δ) does.
+        The neighbouring relation: ``"replace"`` or ``"add-or-remove"`` one record. For a
+        replacement, a guarantee for ``"add-or-remove"`` implies (2ε, (1 + e^ε)δ)-differential
+        privacy, and a total variation slightly below that of the latter.
 
     Examples
     --------
@@ -102,8 +102,8 @@ class DifferentialPrivacy(PrivacyStatement):
         if not 0 <= self.delta < 1:
             raise InputError(
                 f"delta must be at least 0 and below 1, but is {self.delta!r}: it is the "
-                "probability that the guarantee fails. Choose a value far below 1 over the number "
-                "of people."
+                "probability that the guarantee fails. Choose a value far below 1 divided by the "
+                "number of people."
             )
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)
 
@@ -114,7 +114,7 @@ class DifferentialPrivacy(PrivacyStatement):
         return f"{kind}-differential privacy ({self.neighbours})"
 
     def renyi(self) -> float:
-        """Return ``log(e^ε + e^−ε − 1)``, with 2ε for add-or-remove; infinite if δ > 0."""
+        """Return ``log(e^ε + e^−ε − 1)``, with 2ε in place of ε for add-or-remove; ∞ if δ > 0."""
         epsilon, delta = self._replacing()
         if delta > 0:
             return math.inf
@@ -142,17 +142,17 @@ class DifferentialPrivacy(PrivacyStatement):
 class GaussianDP(PrivacyStatement):
     """Gaussian DP: neighbours are at least as hard to distinguish as N(0, 1) and N(μ, 1).
 
-    The Rényi divergence of order α is ``αμ²/2``, and the total variation ``2Φ(μ/2) − 1``; both are
-    exact.
+    For neighbouring data sets, the Rényi divergence of order α is ``αμ²/2``, and the total
+    variation is ``2Φ(μ/2) − 1``; both are exact for Gaussian noise.
 
     Parameters
     ----------
     mu
         The sensitivity divided by σ: the largest distance between the noiseless results for two
-        neighbours, in standard deviations of the noise.
+        neighbouring data sets, in standard deviations of the noise.
     neighbours
-        ``"replace"`` or ``"add-or-remove"`` one record; if it is ``"add-or-remove"``, μ is
-        doubled for a replacement.
+        ``"replace"`` or ``"add-or-remove"`` one record; with ``"add-or-remove"``, a replacement
+        doubles μ.
 
     Examples
     --------
@@ -193,11 +193,11 @@ class GaussianDP(PrivacyStatement):
         return gaussian_delta(epsilon, self._replacing())
 
     def renyi(self) -> float:
-        """Return ``μ²``."""
+        """Return ``μ²``, or ``4μ²`` for add-or-remove."""
         return self._replacing() ** 2
 
     def total_variation(self) -> float:
-        """Return ``2Φ(μ/2) − 1``."""
+        """Return ``2Φ(μ/2) − 1``, or ``2Φ(μ) − 1`` for add-or-remove."""
         return math.erf(self._replacing() / math.sqrt(8))
 
     def trade_off(self) -> GaussianTradeOff:
@@ -223,7 +223,8 @@ class RenyiDP(PrivacyStatement):
     neighbours
         ``"replace"`` or ``"add-or-remove"`` one record. For ``"add-or-remove"``, ε(2) under a
         replacement follows only if some order is at least 4:
-        ``D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R)`` with 1/p + 1/q = 1.
+        ``D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R)`` with 1/p + 1/q = 1, where the
+        data set of Q lacks the record that those of P and R have.
 
     Examples
     --------
@@ -257,7 +258,7 @@ class RenyiDP(PrivacyStatement):
         return f"({order:g}, {epsilon:.4g})-Rényi differential privacy ({self.neighbours})"
 
     def at(self, order: float) -> float:
-        """Return the implied bound on the divergence of this order."""
+        """Return the implied bound on the divergence of this order, or infinity."""
         scaled = [(1.0, 0.0), *((a, (a - 1) * epsilon) for a, epsilon in self.points)]
         best = math.inf
         for low, at_low in (point for point in scaled if point[0] <= order):
@@ -277,7 +278,7 @@ class RenyiDP(PrivacyStatement):
         )
 
     def total_variation(self) -> float:
-        """Return the bound from χ² = e^ε − 1: ``√χ²/2`` for χ² ≤ 1, otherwise ``χ²/(1 + χ²)``."""
+        """Return ``√χ²/2`` if χ² ≤ 1, otherwise ``χ²/(1 + χ²)``, for ``χ² = exp(ε(2)) − 1``."""
         epsilon = self.renyi()
         if epsilon <= math.log(2):
             return math.sqrt(math.expm1(epsilon)) / 2
@@ -301,8 +302,8 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
         The neighbouring relation for the event's noise multiplier: ``"add-or-remove"`` one record
         (as for private SGD) or ``"replace"`` one. Sampling without replacement requires
         ``"replace"``, and Poisson sampling requires ``"add-or-remove"``; other combinations raise
-        an error. For Gaussian steps on Poisson batches, replacing a record is accounted for exactly
-        at order 2.
+        an error. For Gaussian steps on Poisson batches, the result is the guarantee for replacing a
+        record, computed exactly at order 2.
 
     Examples
     --------

@@ -60,20 +60,21 @@ class TradeOff(ResultTable):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test at this prior probability of membership.
 
-        The rate is ``1 − p + p δ(log((1 − p)/p))``.
+        With the prior p, the rate is ``1 − p + p δ(log((1 − p)/p))``.
         """
         check_prior(prior)
         odds = math.log1p(-prior) - math.log(prior)
         return 1 - prior + prior * float(self.excess(odds))
 
     def replaced(self) -> float:
-        """Return the largest difference between true and false positive rates for a replacement.
+        """Return a bound on the difference of true and false positive rates for a replacement.
 
-        Replacing a record means removing it and adding another record. The data sets before and
-        after the replacement are compared with the data set without either record: a test that is
-        positive there with probability α has ``P(S) ≤ δ(ε) + e^ε α``. Applied twice, this
-        inequality bounds the difference by ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise, the bound
-        is ``2Φ(μ) − 1``, because the distance doubles.
+        Replacing a record means removing it and adding another. The data sets before and after the
+        replacement are compared with the data set that has neither record: if a test is positive
+        with probability α on the latter, it is positive with probability at most ``δ(ε) + e^ε α``
+        on the former two. Applied to the test and to its complement, this bounds the difference by
+        ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise, the bound is ``2Φ(μ) − 1``, because the
+        replacement doubles the distance μ.
         """
         from scipy.optimize import minimize_scalar
 
@@ -123,8 +124,9 @@ class PromisedTradeOff(TradeOff):
     def accuracy(self, prior: float = 0.5) -> float:
         """Return the success rate of the best test: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
 
-        The first term is the success rate against randomised response. The other two are the rates
-        of always guessing the same hypothesis unless the record is revealed.
+        p is the prior and c the middle corner's false positive rate. The first term is the success
+        rate against randomised response; the other two are those of always guessing the same
+        hypothesis unless the record is revealed.
         """
         check_prior(prior)
         rest = 1 - prior
@@ -133,8 +135,8 @@ class PromisedTradeOff(TradeOff):
     def replaced(self) -> float:
         """Return ``1 − e^−ε (1 − 2δ)``, since the minimum over ε' is at −ε.
 
-        This is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-privacy with ``δ' = (1
-        + e^ε)δ``.
+        This is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-differential privacy
+        with ``δ' = (1 + e^ε)δ``.
         """
         return float(np.clip(1 - math.exp(-self.epsilon) * (1 - 2 * self.delta), 0.0, 1.0))
 
@@ -168,7 +170,7 @@ class GaussianTradeOff(TradeOff):
         return float(guessing.accuracy(self.mu, prior))
 
     def replaced(self) -> float:
-        """Return ``2Φ(μ) − 1``: the distance doubles."""
+        """Return ``2Φ(μ) − 1``, the advantage when a record is replaced, which doubles μ."""
         return float(guessing.advantage(2 * self.mu))
 
     def tpr(self, fpr: Any = 0.01) -> np.ndarray:
@@ -233,20 +235,20 @@ def gaussian_losses(
     The two data sets differ by adding or removing one record, by replacing one record, or by adding
     or removing a group of several records. Each step is dominated by one pair of distributions, so
     the composed pair dominates the run (Zhu, Dong and Wang 2022, theorem 10). With ``μ`` the
-    clipping norm divided by the noise's standard deviation, and ``q`` the sample rate, the pairs
-    are::
+    clipping norm divided by the noise's standard deviation, ``q`` the sample rate, and ``N(m)`` the
+    normal distribution of mean m and variance 1, the pairs are::
 
         add or remove   (1 − q) N(0) + q N(μ)   and   N(0)
         replace         (1 − q) N(0) + q N(μ)   and   (1 − q) N(0) + q N(−μ)
         group of k      Σ_j Bin(k, q)_j N(jμ)   and   N(0)
 
-    Proof for replacing a gradient ``g`` by ``g'``, both of norm at most ``μ``: for any test φ with
-    ``N_0(φ) = y``, the Neyman–Pearson lemma implies ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and ``N_g'(φ) ≥
-    Φ(Φ⁻¹(y) − μ)``. For the pair above, the half-line with probability y attains both bounds at
-    once, so ``P(φ) − e^ε Q(φ)`` never exceeds the pair's value, at any ε. In general, the worst
-    case of one step cannot be composed (Lebeda et al. 2024); this pair can, because it is the worst
-    case at every ε. For a group, the mixture of Ganesh 2024 is used. Losses are rounded
-    pessimistically to a ``grid``.
+    Proof for replacing a gradient ``g`` by ``g'``, both of norm at most ``μ`` in units of the
+    noise: for any test φ with ``N_0(φ) = y``, the Neyman–Pearson lemma implies ``N_g(φ) ≤ Φ(Φ⁻¹(y)
+    + μ)`` and ``N_g'(φ) ≥ Φ(Φ⁻¹(y) − μ)``. For the pair above, the half-line with probability y
+    attains both bounds at once, so ``P(φ) − e^ε Q(φ)`` never exceeds the pair's value, at any ε. In
+    general, the worst case of one step cannot be composed (Lebeda et al. 2024); this pair can,
+    because it is the worst case at every ε. For a group, the mixture of Ganesh 2024 is used. Losses
+    are rounded pessimistically to multiples of ``grid`` (of ten times ``grid`` for a group).
     """
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -277,9 +279,9 @@ def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -
 
     If a record is not sampled, another record takes its place in the batch, so the sums differ by
     at most twice the clipping norm. Let ``P = N(2μ)`` and ``Q = N(0)``, with μ and q as in
-    :func:`gaussian_losses`. One step's ``δ(ε)`` is at most that of ``(1 − q) Q + q P`` against Q
-    for ε ≥ 0, and that of P against ``(1 − q) P + q Q`` for ε < 0 (Zhu, Dong and Wang 2022, theorem
-    11). Each bound is attained for some data. The pair of distributions with this ``δ(ε)``
+    :func:`gaussian_losses`. For ε ≥ 0, one step's ``δ(ε)`` is at most that of ``(1 − q) Q + q P``
+    against Q; for ε < 0, at most that of P against ``(1 − q) P + q Q`` (Zhu, Dong and Wang 2022,
+    theorem 11). Each bound is attained for some data. The pair of distributions with this ``δ(ε)``
     dominates each step, and this pair is composed.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
@@ -300,9 +302,9 @@ def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -
 def replacement_renyi(shift: float, sample_rate: float, orders: Sequence[float]) -> np.ndarray:
     """Return the Rényi divergence of replacing a record in one step, at each order.
 
-    The divergence is ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the dominating pair
-    (:func:`gaussian_losses`), by the trapezoid rule; ``shift`` is μ, the clipping norm divided by
-    σ, and ``sample_rate`` is q. At order 2 the divergence is below ``log(1 + q²/((1 − q)/A +
+    The divergence of order α, ``(1/(α − 1)) log ∫ P^α Q^{1−α}``, is that of the dominating pair P,
+    Q (:func:`gaussian_losses`), by the trapezoid rule; ``shift`` is μ, the clipping norm divided by
+    σ, and ``sample_rate`` is q. At order 2, the divergence is below ``log(1 + q²/((1 − q)/A +
     q/B))`` with ``A = 2(e^{μ²} − e^{−μ²})`` and ``B = e^{4μ²} − 1``.
 
     Examples

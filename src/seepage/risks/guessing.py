@@ -1,15 +1,15 @@
 """Success rates of the best guess, given the distances between the candidates' releases.
 
-**Two candidates.** Let μ be the distance between their releases. The best test of ``N(0, 1)``
-against ``N(μ, 1)`` from one draw has the trade-off curve of Dong, Roth and Su (2022),
-``TPR(α) = Φ(Φ⁻¹(α) + μ)``: Gaussian differential privacy. For independent releases, squared
-distances add.
+**Two candidates.** Let μ be the distance between their releases in units of the noise. At the false
+positive rate α, the best test of ``N(0, 1)`` against ``N(μ, 1)`` from one draw has the true
+positive rate ``TPR(α) = Φ(Φ⁻¹(α) + μ)``, as in Gaussian differential privacy (Dong, Roth and Su
+2022). For independent releases, squared distances add up.
 
-**K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. By Bayes' rule
-the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its success rate is
-``∫ max_k p_k N(θ; w_k, I) dθ``. The success rate depends on the ``w_k`` only through their inner
-products (or distances) and grows with every distance. It is never below ``max_k p_k``, the success
-rate without the release.
+**K candidates.** A release θ is drawn from one of ``N(w_k, I)``, with prior probabilities ``p_k``.
+By Bayes' rule, the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its success
+rate is ``∫ max_k p_k N(θ; w_k, I) dθ``. The success rate depends on the ``w_k`` only through their
+inner products (or distances) and grows with every distance. It is never below ``max_k p_k``, the
+success rate without the release.
 
 **A number, to within a tolerance.** The number is one of ``v_1 < … < v_G`` with probabilities
 ``p``; the release is ``w_v`` plus standard normal noise. The best guess is the interval of width
@@ -46,10 +46,10 @@ def advantage(mu: Any) -> np.ndarray:
 
 
 def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
-    """Return the success rate of the best test when the first alternative has this probability.
+    """Return the success rate of the best test if the first candidate has probability ``prior``.
 
-    The rate is ``pΦ(μ/2 + l/μ) + (1 − p)Φ(μ/2 − l/μ)`` with ``l = log(p/(1 − p))``; at ``p = ½`` it
-    is ``Φ(μ/2)``.
+    With the prior p and ``l = log(p/(1 − p))``, the rate is ``pΦ(μ/2 + l/μ) + (1 − p)Φ(μ/2 −
+    l/μ)``; at ``p = ½`` it is ``Φ(μ/2)``.
 
     >>> accuracy([0.0, 1.0]).round(3).tolist()
     [0.5, 0.691]
@@ -122,12 +122,12 @@ def _halved(
 def right_beside(
     right: Any, baseline: Any, levels: int, epsilon: float, delta: float = 0.0
 ) -> np.ndarray:
-    """Return the largest success rate when (ε, δ)-private figures are published as well.
+    """Return the largest success rate when (ε, δ)-differentially private figures are published too.
 
-    ``right`` and ``baseline`` are the success rates with the release and without it. For two levels
-    these rates determine the distance, and :func:`accuracy_beside` is exact. For more levels, the
-    figures multiply the odds of the best guess by at most ``e^ε``. With probability at most δ, the
-    figures reveal the value.
+    ``right`` and ``baseline`` are the success rates with the release and without it, among
+    ``levels`` candidates. For two levels, these rates determine the distance, and
+    :func:`accuracy_beside` is exact. For more levels, the figures multiply the odds of the best
+    guess by at most ``e^ε``, and with probability at most δ they reveal the value.
 
     >>> right_beside(0.8, 0.5, 3, 0.45).round(3).tolist()
     0.863
@@ -157,7 +157,7 @@ def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
 
 
 def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> float:
-    """Return the true positive rate when (ε, δ)-private figures are published as well.
+    """Return the true positive rate when (ε, δ)-differentially private figures are published too.
 
     Randomised response moves the threshold of the best test by ``±ε/μ``; bisection finds the
     threshold with the given false positive rate. With probability δ the figures reveal the truth,
@@ -210,9 +210,9 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
         The probabilities of the candidates, ``(m, K)`` or ``(K,)``.
     precision
         The target error of the integral, which has no closed form for more than three candidates.
-        For more than six candidates, the error may exceed the target; the actual error is returned.
-        A target of 0.001 or more selects a method whose cost is linear, not quadratic, in the
-        number of candidates.
+        The error may exceed the target, above all for more than six candidates; the actual error is
+        returned. For more than six candidates, a target of 0.001 or more selects a method whose
+        cost is linear, not quadratic, in their number.
 
     Examples
     --------
@@ -250,12 +250,13 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
 def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """Return an upper bound on the success rate of the best guess, given the distances.
 
-    For any candidate j, ``max_k p_k f_k ≤ p_j f_j + Σ_{k≠j} (p_k f_k − p_j f_j)₊``. The integral of
+    Let ``f_k`` be the density of the release under candidate k, and ``μ_jk`` the distance between j
+    and k. For any j, ``max_k p_k f_k ≤ p_j f_j + Σ_{k≠j} (p_k f_k − p_j f_j)₊``. The integral of
     each difference is the gain of a test between k and j over always naming j, so::
 
         right ≤ min_j  p_j + Σ_{k≠j} [(p_j + p_k) A(μ_jk, p_j/(p_j + p_k)) − p_j]
 
-    with A from :func:`accuracy`. For two candidates the bound is exact. The bound grows with every
+    with A from :func:`accuracy`. For two candidates, the bound is exact. The bound grows with every
     distance, so upper limits on the distances also give a valid bound.
 
     Parameters
@@ -304,7 +305,7 @@ def _competition(
     ``U`` is normal with mean zero and the covariance ``⟨w_k − w_l, w_k − w_m⟩``. Among identical
     candidates, the one with the larger prior wins; if the priors are equal, the first wins.
 
-    Return the limits ``b (m, K − 1)``, the covariances and the candidates l.
+    Return the limits ``b``, (m, K − 1), the covariances, (m, K − 1, K − 1), and the candidates l.
     """
     others = np.array([j for j in range(gram.shape[1]) if j != k])
     to_k = gram[:, k, others]
@@ -330,7 +331,8 @@ def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """Return the success rate for three candidates; each wins in a wedge of the plane.
 
     With ρ the correlation of two standard normals, ``P(U₁ ≤ h, U₂ ≤ k)`` is ``½Φ(h) + ½Φ(k) − T(h,
-    (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k have opposite signs, with T Owen's (1956).
+    (k − ρh)/(h√(1−ρ²))) − T(k, …)``, less ½ if h and k have opposite signs, with Owen's function T
+    (1956).
     """
     total = np.zeros(len(gram))
     for candidate in range(3):
@@ -396,7 +398,7 @@ def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tupl
 
 @lru_cache(8)
 def _scrambled(directions: int, points: int) -> np.ndarray:
-    """Return scrambled Sobol points, one set for every repeat, (s, points, directions).
+    """Return scrambled Sobol points, one set for every repeat, (repeats, points, directions).
 
     The points are cached, since the integrals of many records use the same ones.
     """
@@ -464,8 +466,8 @@ def _posterior(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.
     """Return, for each point set, the mean over releases of the largest posterior probability.
 
     ``∫ max_k p_k f_k = E max_k P(k | θ)`` with θ drawn from the release's distribution: the first
-    coordinate of a point selects the true candidate, and the others are the noise. All candidates
-    share the draws, so each point needs one product with every ``w_k``.
+    coordinate of a point selects the true candidate, and the others determine the noise. All
+    candidates share the draws, so each point needs one product with every ``w_k``.
     """
     repeats, count, directions = points.shape
     flat = points.reshape(repeats * count, directions)
@@ -518,10 +520,10 @@ class Within(NamedTuple):
 
 
 def windows(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the values that each guess covers, ``(G, G)``: guess a covers ``v_a`` to ``v_a + 2t``.
+    """Return which values each guess covers, ``(G, G)``: guess a covers ``v_a`` to ``v_a + 2t``.
 
-    No other guess covers more values: any guess can be moved up until it starts at a value, without
-    losing a covered value.
+    With the tolerance t, no other guess covers more values: any guess can be moved up until it
+    starts at a value, without losing a covered value.
     """
     slack = 1e-9 * max(1.0, float(np.max(np.abs(values))))
     ahead = values[None, :] - values[:, None]

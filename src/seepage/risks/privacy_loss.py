@@ -1,18 +1,18 @@
 """The privacy loss of records or people, and its composition.
 
-It has four components. **η** is the Fisher information loss. **μ** is the distance between releases
-with the record and without it, in standard deviations of Gaussian noise (Gaussian differential
-privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy parameters of the
-releases that μ does not cover. An unknown component is infinite: an unknown loss counts as full
-disclosure.
+The loss has four components. **η** is the Fisher information loss. **μ** is the distance between
+releases with the record and without it, in standard deviations of Gaussian noise (Gaussian
+differential privacy, Dong, Roth and Su 2022). **ε** and **δ** are the differential-privacy
+parameters of the releases that μ does not cover. An unknown η, μ or ε is infinite, and so counts as
+full disclosure.
 
-*Independent releases*: ``η² ≤ Σ η_k²``, since information adds; squared distances add too, ``μ² = Σ
-μ_k²``; and ``ε ≤ Σ ε_k``, ``δ ≤ Σ δ_k``. The sums are used.
+*Independent releases*: ``η² ≤ Σ η_k²``, since Fisher information is additive; ``μ² = Σ μ_k²``, ``ε
+≤ Σ ε_k`` and ``δ ≤ Σ δ_k``. The sums are used.
 
-*Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so ``η² ≤ Σ
-η_i²``. Group privacy, with the records removed one after the other, gives ``ε ≤ Σ ε_i`` and ``δ ≤
-Σ_i δ_i exp(Σ_{j≠i} ε_j)``. The distances for each record alone do not bound the distance for all
-records together, so μ of more than one record is unknown.
+*Several records of one person*, with a known loss and a whitened Jacobian ``J_i`` each: ``‖[J₁ …
+J_m]‖² ≤ Σ‖J_i‖²``, so ``η² ≤ Σ η_i²``. Group privacy, with the records removed one after the other,
+gives ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``. The distances for each record alone do not
+bound the distance for all records together, so μ of more than one record is unknown.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class PrivacyLoss:
                 raise InputError(f"{name} must be one number, or one per row ({count:,} in all).")
             column = np.array(np.broadcast_to(values, (count,)))
             if not np.all(column >= 0):  # nan is not
-                raise InputError(f"{name} must be at least 0; use np.inf if it is not known.")
+                unknown = "1" if name == "delta" else "np.inf"
+                raise InputError(f"{name} must be at least 0; use {unknown} if it is not known.")
             columns[name] = column
         if np.any(columns["delta"] > 1):
             raise InputError("delta must be a probability between 0 and 1.")
@@ -102,7 +103,7 @@ class PrivacyLoss:
         )
 
     def largest(self, group: np.ndarray, groups: int) -> PrivacyLoss:
-        """Return the largest loss in each group, which bounds the loss of any record in it."""
+        """Return each group's largest value of every component, a bound for each record in it."""
         most = {}
         for name, values in self.columns.items():
             most[name] = np.zeros(groups)
@@ -110,7 +111,7 @@ class PrivacyLoss:
         return PrivacyLoss(**most)
 
     def together(self, group: np.ndarray, groups: int) -> PrivacyLoss:
-        """Return the loss of each group as a whole, where a group is one person's records."""
+        """Return the joint loss of each group, where a group is all records of one person."""
         each = self.largest(group, groups)
         several = np.bincount(group, minlength=groups) > 1
         epsilon = np.bincount(group, self.epsilon, groups)

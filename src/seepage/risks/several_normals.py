@@ -1,9 +1,9 @@
 """The success rate of the best guess among normal distributions with different covariances.
 
-Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. A guess a may cover several
-candidates. The success rate of the best guess is ``E max_a P(v covered by a | release)``: the mean
-of a bounded quantity over draws of the release, returned with a confidence interval. With a common
-covariance, :mod:`seepage.risks.guessing` has closed forms or faster methods.
+Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. A guess ``a`` may cover
+several candidates. The success rate of the best guess is ``E max_a P(v covered by a | release)``:
+the mean of a bounded quantity over draws of the release, returned with a confidence interval. With
+a common covariance, :mod:`seepage.risks.guessing` has closed forms or faster methods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from scipy.special import ndtri, softmax
 class AmongNormals(NamedTuple):
     """The success rate of the best guess, and its error: half the width of the 99 % interval.
 
-    ``told_apart`` is the largest success rate in distinguishing two candidates at even odds.
+    ``told_apart`` is the largest success rate in distinguishing two candidates at even odds,
+    computed only if each guess names one candidate (otherwise 0.5).
     """
 
     right: float

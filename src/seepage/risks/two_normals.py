@@ -1,7 +1,7 @@
 """The best test between two normal distributions with different covariances.
 
-The release is ``N(0, I)`` if the record is in the data and ``N(m, diag(1 + e))`` if it is not. By
-the Neyman–Pearson lemma, the best test compares the log-likelihood ratio with a threshold::
+The whitened release is ``N(0, I)`` if the record is in the data and ``N(m, diag(1 + e))`` if it is
+not. By the Neyman–Pearson lemma, the best test compares the log-likelihood ratio with a threshold::
 
     λ(x) = ½ Σ_k [(x_k − m_k)²/(1 + e_k) − x_k² + log(1 + e_k)]
 
@@ -36,8 +36,8 @@ class TwoNormals:
     Parameters
     ----------
     shift
-        The shifts ``m`` of the means, (n, k); the first entry is infinite if the test always
-        succeeds.
+        The shifts ``m`` of the means, (n, k), for n pairs in k dimensions; the first entry of a
+        pair is infinite if its test always succeeds.
     spread
         The relative differences ``e`` of the variances, (n, k), above −1.
     """
@@ -47,7 +47,7 @@ class TwoNormals:
 
     @classmethod
     def apart(cls, mu: np.ndarray) -> TwoNormals:
-        """Return pairs with equal covariances and these distances."""
+        """Return pairs with the distances ``mu`` and equal covariances."""
         shift = np.asarray(mu, dtype=float)[:, None]
         return cls(shift, np.zeros_like(shift))
 
@@ -70,7 +70,7 @@ class TwoNormals:
         return TwoNormals(shift, spread)
 
     def accuracy(self, prior: float = 0.5) -> np.ndarray:
-        """Return the success rate of the best test if records are members with this probability.
+        """Return the success rate of the best test if ``prior`` is the probability of membership.
 
         >>> pairs = TwoNormals(np.array([[0.0]]), np.array([[3.0]]))  # deviations of 1 and of 2
         >>> pairs.accuracy().round(3).tolist()
@@ -137,7 +137,7 @@ class TwoNormals:
 
 
 class _Tests:
-    """The best tests of some pairs, with cached probabilities that λ exceeds a threshold."""
+    """The best tests of some pairs; λ's terms in the sampled coordinates are computed once."""
 
     def __init__(self, shift: np.ndarray, spread: np.ndarray) -> None:
         # The coordinate that says most is integrated exactly.

@@ -1,15 +1,15 @@
-"""Writes files and folders completely or not at all, and replaces only those written by seepage.
+"""Writes files and folders completely or not at all, and replaces only folders that it wrote.
 
 Files contain per-record numbers, so only their owner can read them.
 
 A folder of results contains a manifest: its files with their SHA-256 digests and, if signed, a
-signature. A folder is replaced only
-if it is empty or contains exactly the files of its manifest. The new folder is written beside it
-under a hidden name. The two folders then exchange names, in one step on Linux (``renameat2``), so
-that readers see either the old folder or the new one. If this is not possible (another system, a
-mounted folder, the working directory), the new files are written to a hidden subfolder. Renaming
-the subfolder to :data:`_READY` marks the files as complete. The complete files are then moved to
-their final places. If the process is killed, the next run moves them.
+signature. A folder is replaced only if it is empty or contains only unchanged files of its
+manifest. The new folder is written beside it under a hidden name. The two folders then exchange
+names, in one step on Linux (``renameat2``), so that readers see either the old folder or the new
+one. If this is not possible (another system, a mounted folder, the working directory), the new
+files are written to a hidden subfolder. Renaming the subfolder to :data:`_READY` marks the files as
+complete. The complete files are then moved to their final places. If the process is killed, the
+next run moves them.
 
 Files and folders are synced to disk (``fsync``) before they are renamed or exchanged, so even a
 power failure leaves either the old or the new version.
@@ -285,7 +285,8 @@ def whole_folder(
     Raises
     ------
     InputError
-        If the folder contains other files, or one of ``keep``; nothing is then changed.
+        If ``out`` is not as described, or writing it would overwrite one of ``keep``; ``out`` is
+        then left unchanged.
     """
     check_path(out)
     out = out.resolve()
@@ -350,9 +351,8 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise InputError(
-            f"{name} contains files not written by seepage "
-            f"({', '.join(map(_shown, foreign[:3]))}{more}) and was left unchanged; choose another "
-            "or an empty folder with --out."
+            f"{name} contains {', '.join(map(_shown, foreign[:3]))}{more}, which seepage did not "
+            "write, and was left unchanged; choose another or an empty folder with --out."
         )
     inputs = [source.stat() for source in keep if source.exists()]
     for file, digest in own.items():
@@ -376,9 +376,9 @@ def read_manifest(
     """Return the manifest of a folder after checking every file against it.
 
     A missing file, or a file that is not in the manifest, raises an error. ``wanted`` lists exactly
-    the files that the manifest must name, each with its largest allowed size, which is checked
-    before any file is read. A signature must match its own key. If a public ``key`` is given, the
-    folder must be signed with that key.
+    the files that the manifest must name, each with its largest allowed size in bytes, which is
+    checked before any file is read. A signature must match its own key. If a public ``key`` is
+    given, the folder must be signed with that key.
     """
     check_input(folder)
     manifest, name = Manifest.of(folder), _shown(folder.name)

@@ -21,11 +21,12 @@ KEY_BYTES = 32  # ChaCha20's 256 bits
 
 
 def grid_of(deviation: float) -> float:
-    """Return the grid step to which a noisy number is rounded, about 2⁻¹² of ``deviation``.
+    """Return the step of the grid to which a noisy number is rounded.
 
-    Without rounding, the last digits of a noisy floating-point number depend on the number without
-    noise and would leak it (Mironov 2012). The variance of the rounding error is at most 5e-9 times
-    that of the noise.
+    The step is the largest power of two up to 2⁻¹² of the noise's ``deviation``. Without rounding,
+    the last digits of a noisy floating-point number depend on the number without noise and would
+    leak it (Mironov 2012). The variance of the rounding error is at most 5e-9 times that of the
+    noise.
 
     Examples
     --------

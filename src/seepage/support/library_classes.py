@@ -113,7 +113,7 @@ def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
     if known.overrides is not None:
         raise InputError(
             f"{known.other_than(thing)}, so its behaviour is unknown; use {known.called}, or audit "
-            "it with attacks: sp.audit(model, X, y)."
+            "the model with attacks: sp.audit(model, X, y)."
         )
     return known.name
 

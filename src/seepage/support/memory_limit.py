@@ -37,7 +37,7 @@ def least_memory() -> int:
 def run_in_child(run: Callable[[], object]) -> int | None:
     """Run a function in a child process, and return the exit status.
 
-    The result is ``None`` if a library aborted the process.
+    The status is ``None`` if a library ended the process without an exception.
     """
     reading, writing = os.pipe()
     child = os.fork()

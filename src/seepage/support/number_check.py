@@ -43,7 +43,7 @@ def check_share(value: Any, name: str) -> None:
     """Raise an error unless a setting is a number strictly between 0 and 1."""
     check_number(value, name)
     if not 0 < value < 1:
-        raise InputError(f"{name} must lie between 0 and 1, excluding both, but is {value!r}.")
+        raise InputError(f"{name} must lie between 0 and 1 (exclusive), not {value!r}.")
 
 
 def check_count(value: Any, name: str, least: int = 1) -> None:

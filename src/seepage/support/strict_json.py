@@ -53,7 +53,7 @@ def parse_json(text: str | bytes) -> Any:
 def check_fields(
     content: Any, fields: Mapping[str, Field], what: str, optional: Collection[str] = ()
 ) -> None:
-    """Raise an error unless ``content`` is an object with exactly these fields and valid values."""
+    """Raise an error unless ``content`` is an object with these fields only, and valid values."""
     if not isinstance(content, dict):
         raise ValueError(f"{what} is not an object")
     for name in content:

@@ -416,7 +416,7 @@ class ColumnEncoding:
 
 
 def category_spread(shares: np.ndarray) -> float:
-    """Return the square root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
+    """Return the root of the total variance of a one-hot code, ``√(1 − Σ p²)`` for level shares p.
 
     Two levels are encoded by a single indicator, whose standard deviation is ``√(p (1 − p))``.
     """

@@ -1,10 +1,9 @@
 """Common methods of results: conversion to a table, an array or a plot; sorting; summaries.
 
-A class defines its numbers once, in ``table`` (a data frame of any library) and ``to_numpy``; this
-module adds the other methods. :class:`ResultTable` is the base of all results.
-:class:`ResultNumbers` adds the maximum, mean and similar summaries of numbers that all measure the
-same quantity. :class:`RankedResult` sorts numbers that each describe a record, column, group,
-person or layer.
+A class defines its numbers in ``table`` (a data frame of any library) and ``to_numpy``; this module
+adds the other methods. :class:`ResultTable` is the base of all results. :class:`ResultNumbers` adds
+the maximum, mean and similar summaries of numbers that all measure the same quantity.
+:class:`RankedResult` sorts numbers that each describe a record, column, group, person or layer.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class PlottedNumbers:
     Parameters
     ----------
     values, labels
-        The numbers, starting with the worst, and the label of each.
+        The numbers, with the worst first if ``ranked``, and the label of each.
     name
         The quantity that the numbers measure.
     unit
@@ -72,7 +71,7 @@ class PlottedNumbers:
 class Listing(ABC):
     """An object that can be displayed as a table, in a data frame and in a notebook."""
 
-    #: How many of the first columns of the table say what a line is about.
+    #: The number of leading columns that identify a row of the table.
     index_columns: ClassVar[int] = 1
     #: Whether the numbers depend on the data; the notebook then shows a notice.
     sensitive: ClassVar[bool] = True
@@ -177,7 +176,7 @@ class ResultTable(Listing):
 class SummaryTable(ResultTable):
     """A result with a few named numbers, some with the ends of a 95 % interval."""
 
-    #: A value to compare with, and what it is, in pictures.
+    #: A reference value and its name, for plots.
     mark: ClassVar[tuple[float, str] | None] = None
 
     @abstractmethod
@@ -272,7 +271,7 @@ class RankedResult(ResultNumbers):
         return self.top(10).table(library="pyarrow")
 
 
-class RecordNumbers(RankedResult):
+class RecordResult(RankedResult):
     """Numbers about records; every array among its fields has one entry for each record."""
 
     rows: np.ndarray | None
@@ -374,7 +373,7 @@ def _draw_dots(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
     shown = values[known]
     if len(shown) and shown.min() > 0 and shown.max() > 100 * shown.min():
         ax.set_yscale("log")
-    ax.set_xlabel(f"{drawing.unit}, the most exposed first")
+    ax.set_xlabel(f"rank among the {drawing.unit} (1: most exposed)")
     ax.set_ylabel(drawing.name)
     return ax
 
@@ -388,7 +387,7 @@ def _draw_cells(drawing: PlottedNumbers, ax: Any) -> Any:
     if len(drawing.columns) <= 30:  # labels that can be read
         ax.set_xticks(np.arange(len(drawing.columns)), drawing.columns, rotation=45, ha="right")
     ax.figure.colorbar(image, ax=ax, label=drawing.name)
-    ax.set_ylabel("records, the most exposed first")
+    ax.set_ylabel("records, by descending exposure")
     return ax
 
 

@@ -186,7 +186,7 @@ class RowSource(ABC):
         return ChangedSource(self, rest, left), ChangedSource(self, held_out, len(chosen)), 1.0
 
     def less(self, centre: Array) -> RowSource:
-        """Return a source whose rows are centred, column by column."""
+        """Return a source from whose rows ``centre`` is subtracted."""
         return ChangedSource(self, partial(_shifted, centre=centre), len(self))
 
     def prepare(self, work: Callable[[], object]) -> None:
@@ -223,8 +223,8 @@ class AnswerIfAny:
 class ChangedSource(RowSource):
     """A source whose chunks are changed when they are read: shifted, or with some rows removed.
 
-    ``change`` returns the changed chunk, or ``None`` if no row remains; ``rows`` is the total
-    number of rows.
+    ``change`` returns the changed chunk, or ``None`` if no row remains; ``rows`` is the number of
+    remaining rows.
     """
 
     def __init__(
@@ -431,8 +431,8 @@ def _read_frame(X: Any) -> Table:
     if bad:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
         raise InputError(
-            f"These columns of X are not numeric: {', '.join(bad[:5])}{more}; encode them first "
-            "(for example as one-hot columns), or drop them."
+            f"X has columns that are not numeric: {', '.join(bad[:5])}{more}; encode such columns "
+            "first (for example as one-hot columns), or drop them."
         )
     library = frame.implementation.name.lower()
     values = np.asarray(frame.to_numpy())
@@ -467,7 +467,7 @@ def _not_finite(table: Table, row: int) -> InputError:
     more = f" and {counted(len(named) - 5, 'more column')}" if len(named) > 5 else ""
     return InputError(
         f"X contains NaN or infinity in {', '.join(map(repr, named[:5]))}{more} (first in row "
-        f"{row}); drop those rows or fill in missing values before the audit."
+        f"{row}); drop those rows, or fill in missing values."
     )
 
 
@@ -530,20 +530,21 @@ def row_labels(values: Any) -> np.ndarray | None:
 def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
     """Raise an error if row labels differ from the table's, or are in another order.
 
-    If the table has no row labels, all labels are accepted and matched by position. If it has only
-    row numbers, as after ``reset_index``, labels raise an error only if they are these numbers in
-    another order.
+    If the table has no row labels, all labels are accepted and matched by position. If the table
+    has only row numbers, as after ``reset_index``, labels raise an error only if they are these
+    numbers in another order.
     """
     index = row_labels(table)
     if labels is None or index is None or _same(labels, index):
         return
     reordered = Counter(labels.tolist()) == Counter(index.tolist())
     if reordered or not _same(index, np.arange(len(index))):
-        other = "those of X in another order" if reordered else "not those of X"
-        raise InputError(
-            f"The row labels of {what} are {other}; pass series.reindex(X.index), or "
-            "series.to_numpy() if the rows are already in the order of X."
-        )
+        by_position = "series.to_numpy() if the rows are already in the order of X"
+        if reordered:
+            other = f"those of X in another order; pass series.reindex(X.index), or {by_position}"
+        else:
+            other = f"not those of X; pass series.reindex(X.index) if it has them, or {by_position}"
+        raise InputError(f"The row labels of {what} are {other}.")
 
 
 def _same(labels: np.ndarray, others: np.ndarray) -> bool:
@@ -613,7 +614,7 @@ def build_frame(columns: Mapping[str, Any], library: str) -> Any:
 
 
 def is_streamed(X: Any) -> bool:
-    """Return whether a caller's table is read in chunks: a source, a path or a data set."""
+    """Return whether a table is read in chunks: a source, path, data set or Dask collection."""
     library = type(X).__module__.partition(".")[0]
     of_arrow = library == "pyarrow" and hasattr(X, "get_fragments")
     return isinstance(X, RowSource | str | os.PathLike) or library == "dask" or of_arrow

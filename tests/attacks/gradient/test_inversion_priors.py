@@ -258,7 +258,7 @@ def test_more_positions_than_entries_leave_only_the_set_of_tokens():
     )
     assert found.present[0].tolist() == sorted(set(ids[:, :-1].flatten().tolist()))
     assert (found.sequences == -1).all()
-    assert repr(found) == "<tokens of 1 releases: 0 of 6 located>"
+    assert repr(found) == "<tokens of 1 release: 0 of 6 located>"
 
 
 def test_noise_hides_tokens():

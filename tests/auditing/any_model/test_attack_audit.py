@@ -141,7 +141,7 @@ def test_a_tree_that_learns_by_heart_is_told_apart_and_says_so(tmp_path: Path) -
     verdict = AttackReport(audit).verdict
     assert verdict.tone == "bad"
     assert "chance: 50 %" in verdict.sentences[0]
-    assert "not a bound" in verdict.sentences[-1]
+    assert "lower bounds on leakage" in verdict.sentences[-1]
     page = AttackReport(audit).write(tmp_path / "report")
     assert "What did attacks achieve?" in page.read_text("utf-8")
     for file in page.parent.iterdir():

@@ -134,8 +134,8 @@ def test_an_encoding_is_put_before_what_takes_no_text_and_is_said() -> None:
     assert said == (
         "RandomForestClassifier cannot be fitted on the columns as they are. An encoding step was "
         "put before it and is part of the audited model: text was encoded with one column "
-        "per value ('town'); missing values were replaced by medians, each with an indicator "
-        "column ('age')."
+        "per value ('town'); missing values were replaced by medians and marked in indicator "
+        "columns ('age')."
     )
     assert [one.name for one in audit.guesses] == ["age", "town", "seen"]
     by_hand = np.column_stack(

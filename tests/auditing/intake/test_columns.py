@@ -99,10 +99,10 @@ def test_useless_features_are_dropped_and_said():
     )
     assert plan.features == ("sex", "smoker", "flag", "code", "rare")
     said = " ".join(plan.steps)
-    assert "2 columns were dropped, with one value only: 'one', 'zero'." in said
-    assert "identifiers whose values are all different: 'uid'." in said
-    assert "identifiers whose values are all different and consecutive: 'row', 'row_float'." in said
-    assert "missing: 'empty'." in said
+    assert "2 columns were dropped (only one value): 'one', 'zero'." in said
+    assert "(identifier: values are all different): 'uid'." in said
+    assert "(identifier: values are all different and consecutive): 'row', 'row_float'." in said
+    assert "missing): 'empty'." in said
     assert "1 column was dropped as requested: 'age'." in said
 
 

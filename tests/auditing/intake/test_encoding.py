@@ -113,8 +113,8 @@ def test_imputing_fills_with_what_it_says():
     mostly = float(COLUMNS["smoker"][rest].mean() > 0.5)
     np.testing.assert_array_equal(found.X[[2, 29, 30], found.names.index("smoker")], mostly)
     said = " ".join(found.steps)
-    assert f"In 'age', 3 gaps were filled with its median, {median:g}." in said
-    assert f"In 'town', 3 gaps were filled with its most frequent value, '{usual}'." in said
+    assert f"In 'age', 3 gaps were filled with the median, {median:g}." in said
+    assert f"In 'town', 3 gaps were filled with the most frequent value, '{usual}'." in said
     assert "dropped because of a missing target" in said
 
 
@@ -194,7 +194,9 @@ def test_rounding_is_no_variation_and_huge_values_are_refused():
 
 def test_table_too_large_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr(intake, "MOST_BYTES", 8 * N * 5)
-    with pytest.raises(InputError, match=r"90 rows and 6 columns .* \(2\) come from 'town'"):
+    with pytest.raises(
+        InputError, match=r"90 rows and 6 columns .* 'town' accounts for 2 of these"
+    ):
         encoded(table())
 
 
@@ -237,7 +239,7 @@ def test_values_of_few_records_are_counted():
     jobs = ["baker"] * 15 + ["judge"] * 3 + ["smith"] * 12 + ["queen"]
     table = pa.table({"job": jobs, "y": np.arange(31.0) ** 1.5})
     said = " ".join(encode(table, plan_columns(table, "y")).steps)
-    assert "'job' (2 of 4, 1 of a single record)" in said
+    assert "'job' (2 of 4 levels, 1 of them in only one record)" in said
     common = pa.table({"job": ["baker"] * 15 + ["smith"] * 16, "y": np.arange(31.0) ** 1.5})
     assert "would leave" not in " ".join(encode(common, plan_columns(common, "y")).steps)
 

@@ -129,7 +129,7 @@ COMMAS = (
     "Numbers were read with decimal commas, since every column of numbers can be read in this way."
 )
 ASKED = "Numbers were read with decimal commas, as requested."
-GROUPED = "{} were read as thousands separators: 'x'."
+GROUPED = "{} were read as thousands separators in 'x'."
 TWO_WAYS = (
     "Column 'x' of {} can be read in two ways: every {} in it precedes exactly three digits, so "
     "it may separate thousands or decimals. Use --thousands '{}' or --decimal '{}'."
@@ -139,7 +139,7 @@ WINDOWS = (
     "files; if letters look wrong, set another encoding with --encoding."
 )
 DOUBT = (
-    "In 'x', a decimal point that always precedes three digits was read as the decimal mark, since "
+    "In 'x', a point that always precedes three digits was read as the decimal mark, since "
     "{}. If the mark separates thousands, use --thousands '.'."
 )
 
@@ -188,8 +188,8 @@ CASES = [
         "either.csv",
         b"town,x;y,z\nBonn,1;2,3\n",
         None,
-        "either.csv may be separated by commas or semicolons: each splits every line into the "
-        "same number of cells; choose one with --separator.",
+        "either.csv may be separated by commas or semicolons: each splits the first lines into "
+        "equal numbers of cells; choose one with --separator.",
     ),
     Case(
         "decimal commas",

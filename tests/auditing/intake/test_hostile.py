@@ -103,7 +103,7 @@ def test_duplicate_and_empty_names_are_made_unique_and_said(tmp_path):
     table = read_file(path)
     assert table.column_names == ["a", "column 2", "a (2)", "column 4", "column 2 (2)"]
     said = " ".join(steps_of(table))
-    assert "2 columns without a name: named 'column 2', 'column 4'." in said
+    assert "2 columns without a name were named 'column 2', 'column 4'." in said
     assert "'a (2)', 'column 2 (2)'" in said
     pq.write_table(pa.Table.from_arrays([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet")
     assert read_file(tmp_path / "t.parquet").to_pydict() == {"a": [1], "a (2)": [2]}

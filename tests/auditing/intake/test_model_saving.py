@@ -189,7 +189,7 @@ def test_weights_and_names_that_a_file_cannot_hold(table, tmp_path):
     ("change", "complaint"),
     [
         ({"ridge": 1.0}, "both 'l2' and 'ridge'"),
-        ({"columns": [{"name": "age"}]}, "a name, a centre and a positive unit"),
+        ({"columns": [{"name": "age"}]}, "a different name, a centre and a positive"),
         ({"columns": [{"name": "age", "centre": 0, "unit": 0}]}, "positive unit"),
     ],
 )
@@ -257,7 +257,7 @@ def test_what_a_model_file_does_not_hold_is_refused(change, complaint, table, tm
 
 def test_neither_a_pickle_nor_a_folder_is_loaded(tmp_path):
     (tmp_path / "model.pkl").write_bytes(b"x")
-    with pytest.raises(sp.InputError, match="may contain a program"):
+    with pytest.raises(sp.InputError, match="may contain executable code"):
         sp.load(tmp_path / "model.pkl")
     with pytest.raises(sp.InputError, match=r"sp\.load_release"):
         sp.load(tmp_path)

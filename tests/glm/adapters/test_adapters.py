@@ -242,7 +242,7 @@ REFUSED = {
     "pipeline": (
         make_pipeline(StandardScaler(), linear_model.Ridge()),
         REAL,
-        "pass its final estimator and the transformed table",
+        "pass its final model and that model's table",
     ),
 }
 

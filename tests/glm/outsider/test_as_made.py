@@ -218,7 +218,7 @@ def test_rounded_parameters_to_who_knows_the_rest(family):
             there = refit(family, np.delete(X, i, 0), np.delete(y, i), ridge, here)
             changed = np.any(np.round(there, digits) != np.round(here, digits))
             assert np.asarray(leak.informed)[i] == (np.inf if changed else 0.0)
-    assert "changes a digit" in " ".join(leak.mu.assumptions)
+    assert "changes a printed digit" in " ".join(leak.mu.assumptions)
 
 
 def test_rounded_predictions_to_who_knows_the_rest():

@@ -172,7 +172,7 @@ def test_clients_that_register_anew_in_a_run_are_noted():
     assert anew_in_a_run(recorder.gradients()) == ""
     known |= run_once(recorder, 2, run=5, first=ROUNDS + 1)
     note = anew_in_a_run(recorder.gradients())
-    assert note.startswith("No node of the rounds before 5 takes part in later ones")
+    assert note.startswith("No node of the rounds before 5 takes part from round 5 on")
     found = audit_recording(recorder.gradients(), {n: k % 2 for n, k in known.items()})
     assert note in found.notes
     once = recorder.gradients().rows(np.arange(CLIENTS * 2 * ROUNDS) % (CLIENTS + 1) == 0)

@@ -371,7 +371,7 @@ def test_arrays_serve_as_data():
 
 def test_updates_of_another_network_are_refused():
     net, _ = problem()
-    with pytest.raises(InputError, match=r"lacks the parameter '0\.weight'"):
+    with pytest.raises(InputError, match=r"lacks the entry '0\.weight'"):
         record_updates(net, [{"0.weight": torch.zeros(2, 2)}])
     with pytest.raises(InputError, match="nothing to record"):
         record_updates(net, [])

@@ -334,7 +334,7 @@ def test_updates_that_hold_different_things_are_not_mixed():
         recorder.add(state, state, 1, 2)
     with pytest.raises(InputError, match=r"'1\.running_mean', which the first update lacks"):
         record_updates(net, [bare, state])
-    with pytest.raises(InputError, match=r"lacks the parameter '1\.running_mean'"):
+    with pytest.raises(InputError, match=r"lacks the entry '1\.running_mean'"):
         record_updates(net, [state, bare])
     with pytest.raises(InputError, match=r"returned '0\.bias' with the shape \(1,\)"):
         recorder.add(state, bare | {"0.bias": torch.zeros(1)}, 1, 3)

@@ -249,9 +249,9 @@ def test_no_damaged_recording_is_read_in_silence(tmp_path):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"norms": np.ones((5, 1))}, "one row for each of the 5"),
+        ({"norms": np.ones((5, 1))}, "one row per gradient, 5 in all"),
         ({"norms": np.full((6, 1), np.nan)}, "norms"),
-        ({"variance 0": np.ones(4)}, "5 columns and 4 variances, but its stated width is 5"),
+        ({"variance 0": np.ones(4)}, "5 columns and 4 variances, but its gradient has 5 entries"),
         ({"block 0": np.full((6, 5), np.inf, np.float32)}, "not finite"),
         ({"column client": np.arange(4)}, "column 'client'"),
     ],

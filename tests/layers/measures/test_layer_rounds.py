@@ -169,7 +169,7 @@ def test_a_property_by_client_by_update_and_in_order_is_the_same():
         "The property is revealed by 'fc1' at the 5 % level in the test over rounds, first after "
     )
     assert f"{shown}round 1." in str(answers[0])
-    assert "1 layers reveal the property>" in repr(answers[0])
+    assert "1 layer reveals the property>" in repr(answers[0])
 
 
 @pytest.mark.minutes

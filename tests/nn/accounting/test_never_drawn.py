@@ -30,7 +30,7 @@ def test_a_record_that_was_never_drawn_is_not_measured():
     assert np.isnan(np.asarray(rows.mse_bound())[never]).all()
     assert np.isnan(np.asarray(rows.std_bound())[never]).all()
     assert np.isfinite(np.asarray(rows.mse_bound())[~never]).all()
-    assert any(f"{never.sum()} of 60 records were in no batch" in text for text in rows.conditions)
+    assert any(f"Records in no batch ({never.sum()} of 60)" in text for text in rows.conditions)
     assert any("this run drew" in text for text in rows.mse_bound().assumptions)
     assert repr(rows).endswith(f"; {never.sum()} not measured>")
     assert not never[rows.top(1).labels()[0]]

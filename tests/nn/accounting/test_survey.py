@@ -49,7 +49,7 @@ def test_passes_at_every_step_give_the_exact_mean(probes):
     said = " ".join(rows.conditions)
     assert "5 passes over all 12 records" in said
     assert "60 measurements" in said
-    assert any("but not other iterates" in t for t in rows.conditions)
+    assert any("redrawn at the iterates of this run" in t for t in rows.conditions)
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def test_inputs_by_name() -> None:
     hidden = step.pulls[(tokens <= 2)[:, None, :].expand(-1, 2, -1)]
     assert bool((hidden == 0).all())
     assert float(step.traces.min()) > 0
-    with pytest.raises(sp.InputError, match=r"several tensors \(tokens, mask\).*key='mask'"):
+    with pytest.raises(sp.InputError, match=r"a mapping \(tokens, mask\).*key='mask'"):
         Engine(Named(), "cross_entropy").norms(x, Y)
 
 

@@ -177,7 +177,7 @@ def test_other_owners_of_a_setting_are_refused(tmp_path: Path) -> None:
 
     args = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
     for name in ("max_grad_norm", "expected_batch"):
-        with pytest.raises(sp.InputError, match=f"{name} follows from TrainingArguments"):
+        with pytest.raises(sp.InputError, match=f"{name} is set by PrivateTrainer"):
             sp.nn.PrivateTrainer(Classifier(), args, train_dataset=items(), **{name: 1.0})
     with pytest.raises(sp.errors.ArgumentError, match="has no option 'noise'"):
         sp.nn.PrivateTrainer(Classifier(), args, train_dataset=items(), noise=1.0)

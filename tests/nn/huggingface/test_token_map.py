@@ -115,7 +115,9 @@ def test_a_guess_of_a_token_is_that_between_two_gradients() -> None:
     apart = float((clipped(own) - clipped(other)).norm()) / (0.5 * 1.5)
     assert right == pytest.approx(norm.cdf(apart / 2), rel=1e-6)
     assert without == 0.5
-    with pytest.raises(sp.InputError, match="must be distinct tokens and include the true token"):
+    with pytest.raises(
+        sp.InputError, match="must be distinct token ids and include the true token"
+    ):
         tokens.guess(2, 1, [other])
 
 

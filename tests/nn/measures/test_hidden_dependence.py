@@ -105,7 +105,7 @@ def test_what_is_detached_is_measured_over_finite_steps_with_its_place(
     make, loss, place = HIDDEN[case]
     net, (x, y) = make(), records()
     leak = leakage(net, loss, x, y, clip, scale=0.003)
-    with pytest.warns(sp.nn.FallbackWarning, match=f"finite steps instead: .*{place}"):
+    with pytest.warns(sp.nn.FallbackWarning, match=f"derivatives cannot be used: .*{place}"):
         finite = leak.rows("dfil", method="exact")
     truth = finite_dfil(net, loss, x, y, 0.003, clip=clip)
     np.testing.assert_allclose(np.asarray(finite), truth, rtol=1e-9)
@@ -181,7 +181,7 @@ def test_what_cannot_be_differentiated_twice_is_measured_otherwise(
     make, name = ON_ITS_OWN[case]
     net, (x, y) = make(), records()
     leak = leakage(net, "cross_entropy", x, y, clip, scale=0.01)
-    with pytest.warns(sp.nn.FallbackWarning, match=f"finite steps instead: .*{name}"):
+    with pytest.warns(sp.nn.FallbackWarning, match=f"derivatives cannot be used: .*{name}"):
         found = leak.rows("dfil", method="exact")
     truth = finite_dfil(net, entropy, x, y, 0.01, clip=clip)
     np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-9)

@@ -97,7 +97,7 @@ def test_losses_without_second_derivatives_are_measured_over_finite_steps(name: 
     if name != "multi-margin":
         y = torch.randn(4, 3, dtype=torch.float64).sign()
     leak = sp.nn.leakage(net, loss, x, y, **NOISE)
-    said = "over finite steps instead: torch cannot|slope of the loss jumps"
+    said = "derivatives cannot be used: torch cannot|slope of the loss jumps"
     with pytest.warns((sp.nn.FallbackWarning, sp.nn.KinkWarning), match=said):
         found = leak.records("dfil", method="exact")
     h = leak.engine.step_size(x, y)
@@ -110,7 +110,9 @@ def test_a_record_of_another_size_is_named() -> None:
     net, x, y = made(torch.tanh, 5, 8, 3, records=12)
     x[7] = 1e30
     leak = sp.nn.leakage(net, "cross_entropy", x, y, **NOISE)
-    with pytest.raises(sp.InputError, match=r"record 7 have the size 1e\+30.*Leave the record out"):
+    with pytest.raises(
+        sp.InputError, match=r"record 7 have a root mean square of 1e\+30.*Leave the record out"
+    ):
         leak.records("dfil")
     x[7] = 1e3
     assert leak.records("dfil").about == "the input"
@@ -195,7 +197,7 @@ def test_plis_without_derivatives_is_that_of_finite_steps(name: str, clip: str |
             size /= 1 + over * 0.5 * (1 + math.erf(over / math.sqrt(2)))
         return (size / (2 * threshold)) ** 2
 
-    with pytest.warns(sp.nn.FallbackWarning, match="finite steps instead") as said:
+    with pytest.warns(sp.nn.FallbackWarning, match="measured over finite steps") as said:
         found = sp.nn.plis(net, loss, x, y, **how)
     assert len([each for each in said if each.category is sp.nn.FallbackWarning]) == 1
     h = float(found.about.removeprefix("the input, over steps of "))

@@ -172,5 +172,5 @@ def test_the_input_of_a_model_that_takes_one_tensor_is_that_tensor() -> None:
 
 
 def test_an_input_that_nothing_declares_must_be_named() -> None:
-    with pytest.raises(sp.InputError, match="cannot tell which of the inputs tokens, others"):
+    with pytest.raises(sp.InputError, match=r"which input to measure \(inputs: tokens, others"):
         ModelInput().variable(nn.Linear(4, 3), {"tokens": IDS, "others": IDS}, CLASSES)

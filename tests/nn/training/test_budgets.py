@@ -159,7 +159,7 @@ def test_leakage_is_refused_where_records_stop():
     run = trainer(GAUSSIAN, sketch=2).fit(*data())
     accountant = run.accountant_
     for asked in (lambda: accountant.records("dfil"), accountant.fil):
-        with pytest.raises(sp.InputError, match="Fisher information is infinite"):
+        with pytest.raises(sp.InputError, match="Fisher information about the record is infinite"):
             asked()
     with pytest.raises(sp.InputError, match=r"filter\.spent"):
         accountant.individual_privacy()
@@ -168,7 +168,7 @@ def test_leakage_is_refused_where_records_stop():
     # The same holds for a stored account of the run.
     other = trainer(None).fit(*data()).accountant_
     other.ledger = type(other.ledger).from_json(accountant.ledger.to_json())
-    with pytest.raises(sp.InputError, match="Fisher information is infinite"):
+    with pytest.raises(sp.InputError, match="Fisher information about the record is infinite"):
         other.records("dfil")
     with pytest.raises(sp.InputError, match="only to runs with budget="):
         trainer(None).promise()

@@ -161,7 +161,7 @@ def test_another_batch_than_the_trained_one_is_refused():
     run = Run()
     run.accountant.observe(torch.arange(10), run.X[:10], run.y[:10])
     run.trained(run.module(run.X[10:30]), run.y[10:30]).backward()
-    with pytest.raises(InputError, match=r"most in '\d\.\w+'\. Call observe"):
+    with pytest.raises(InputError, match=r"largest in '\d\.\w+'\. Call observe"):
         run.optimizer.step()
 
 

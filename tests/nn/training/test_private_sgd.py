@@ -388,7 +388,7 @@ def test_records_and_targets_must_match():
     X, y = data()
     with pytest.raises(InputError, match="X has 300 records, but y has 299"):
         trainer(None).fit(X, y[:-1])
-    with pytest.raises(InputError, match="y, the targets of X, is missing"):
+    with pytest.raises(InputError, match="y is missing; give one target for each record of X"):
         trainer(None).fit(X)
     with pytest.raises(InputError, match="The tensors in X have different numbers of records"):
         trainer(None).fit({"first": X, "second": X[:-1], "labels": y})

@@ -27,11 +27,11 @@ from seepage.tables.source import (
 
 
 class AttributeInversion(ABC):
-    """An adversary who infers a nominal attribute of records from a release and other columns.
+    """An adversary who infers a nominal attribute of records from a release and known columns.
 
     ``fit`` accepts the data that the adversary knows. ``predict`` guesses the level of every target
-    row without using the attribute's columns. ``attack`` also compares the guesses with the
-    attribute's true values. A subclass scores how well each level explains the release.
+    row from the label and the other columns. ``attack`` also compares the guesses with the
+    attribute's true values. A subclass defines the score of each level.
 
     Parameters
     ----------
@@ -65,11 +65,12 @@ class AttributeInversion(ABC):
 
     @abstractmethod
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
-        """Return the score of every level, (T, b, K) or (1, b, K), for a chunk of target rows.
+        """Return the scores of all K levels for a chunk of b target rows.
 
-        ``X``, (b, d), and ``y``, (b,), are the rows and labels of the chunk, with zeros in the
-        attribute's columns; ``rows`` is the chunk's slice of the target rows. The level with the
-        highest score is guessed.
+        The scores have the shape (T, b, K) for T releases, or (1, b, K) if the adversary ignores
+        the releases. ``X``, (b, d), and ``y``, (b,), are the rows and labels of the chunk, with
+        zeros in the attribute's columns; ``rows`` is the chunk's slice of the target rows. The
+        level with the highest score is guessed.
         """
 
     def predict(self, X: Any, y: Any, release: Any = None) -> np.ndarray:
@@ -133,7 +134,7 @@ class AttributeInversion(ABC):
             raise InputError(
                 "The adversary was fitted on a table with "
                 f"{counted(self.n_features_in_, 'column')}, but X has {table.values.shape[1]}; "
-                "pass rows of the same table."
+                "pass rows with the same columns."
             )
         labels = as_numpy(y)
         check_length(labels, table, "y")
@@ -162,7 +163,7 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InversionResult(ResultNumbers):
-    """The result of an attribute inference attack: correct guesses by release and record.
+    """The result of an attribute inference attack: which guesses are correct.
 
     The per-record accuracies depend on the data and are themselves sensitive: do not publish them.
 
@@ -257,14 +258,16 @@ class InversionResult(ResultNumbers):
             compared, and each label is weighted by its share of all attacked records.
         """
         labels = self._labels(groups)
-        layers = np.zeros(len(labels)) if strata is None else self._labels(strata)
+        layers = np.zeros(len(labels)) if strata is None else self._labels(strata, "strata")
         for group in (first, second):
             for layer in np.unique(layers):
                 if not np.any((labels == group) & (layers == layer)):
-                    where = "" if strata is None else f" with the label {layer.item()!r}"
+                    where, each = "", ""
+                    if strata is not None:
+                        where, each = f" in the stratum {layer.item()!r}", " in every stratum"
                     raise InputError(
-                        f"No record{where} belongs to the group {group!r}; name a group that "
-                        "contains records."
+                        f"No record{where} belongs to the group {group!r}; name a group with "
+                        f"records{each}."
                     )
         return stratified_difference(
             [
@@ -277,11 +280,11 @@ class InversionResult(ResultNumbers):
             ]
         )
 
-    def _labels(self, groups: Any) -> np.ndarray:
+    def _labels(self, groups: Any, name: str = "groups") -> np.ndarray:
         labels = as_numpy(groups)
         if labels.shape != self.hits.shape[1:]:
             raise InputError(
-                f"{counted(self.hits.shape[1], 'record was', 'records were')} attacked, but groups "
+                f"{counted(self.hits.shape[1], 'record was', 'records were')} attacked, but {name} "
                 f"has the shape {labels.shape}; give one label per record."
             )
         return labels

@@ -1,6 +1,6 @@
 """Attribute inference for every column of a table, with any model that can be refitted.
 
-The attacker knows the model, a record's label and all of its columns but one. The attacker infers
+The attacker knows the model, a record's label and all of the record's columns but one, and infers
 which value ``k`` of the unknown column best explains the model's output. The baseline without the
 model is imputation: a random forest fitted on other records predicts ``q(k)``, the probability of
 each value given the other columns and the label. The gain over this baseline is attribute inference
@@ -10,15 +10,15 @@ The evidence from the model comes from membership inference on each candidate re
 2018), with the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the attacked model's
 log-odds of the record's true label with the value ``k`` in the column, and ``μ(k)`` the mean
 log-odds over shadow models not fitted on the record. At a record's true value, ``δ`` is the mean
-increase in log-odds in models fitted on the record, and ``σ²`` is the variance of the log-odds in
-models not fitted on it. If both distributions are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k)
-− μ(k))`` up to a constant, and the guess is::
+log-odds in models fitted on the record minus that in the other models, and ``σ²`` is the variance
+in the other models. If both distributions are normal with this variance, the log-likelihood ratio
+is ``(δ/σ²)(ℓ(k) − μ(k))`` up to a constant, and the guess is::
 
     argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
 
-Each model is attacked in turn, with all other models as shadow models. Each record is a member in
-half of the models. The additional accuracy from models fitted on the record is leakage about
-training records; the remaining gain is inference about the population.
+Each model is attacked in turn, with all other models as shadow models. Each record is a member of
+half of the models' training sets. The additional accuracy against models fitted on the record is
+leakage about training records; the remaining gain is inference about the population.
 
 In a text column, or a column with few distinct numbers, the attacker guesses the value. Any other
 column of numbers or dates is divided into up to ten bands of about equally many records; a guess is
@@ -69,7 +69,7 @@ class GuessingPlan:
     rows
         The positions of the attacked records, ``(m,)``.
     priors
-        The log-probability of each candidate value without a model, for each column, ``(m, K)``.
+        For each column, the log-probability of each candidate value without a model, ``(m, K)``.
     tried, labels
         The attacked records with every value of every column in turn, and their labels. Rows are
         ordered by column, then by record, then by value.
@@ -83,7 +83,7 @@ class GuessingPlan:
     labels: np.ndarray
 
     def ask(self, model: Any) -> list[np.ndarray]:
-        """Return a model's confidence in each attacked record, for each value of each column."""
+        """Return a model's confidence in the true labels: for each column, an array (m, K)."""
         if not self.columns:
             return []
         answers = confidence(model, self.tried, self.labels)
@@ -230,7 +230,7 @@ class ColumnGuesses(SummaryTable):
     alone
         Whether the guess without a model is correct, ``(m,)``.
     hits
-        Whether the guess with each model is correct, ``(M, m)``.
+        Whether the guess with each of M models is correct, ``(M, m)``.
     inside
         Whether the model was fitted on the record, ``(M, m)``.
     kind
@@ -247,7 +247,10 @@ class ColumnGuesses(SummaryTable):
     kind: str = "attack"
 
     def spans(self) -> Mapping[str, tuple[float, float, float]]:
-        """Return the shares of correct guesses, with 95 % confidence intervals."""
+        """Return the shares of correct guesses and the gap between members and non-members.
+
+        Each number comes with the ends of its 95 % confidence interval.
+        """
         found = self.with_model
         return {
             "without the model": (self.baseline, *self.baseline_interval),
@@ -284,7 +287,7 @@ class ColumnGuesses(SummaryTable):
         labels = as_numpy(groups)
         if labels.ndim != 1 or len(labels) <= self.rows.max():
             raise InputError(
-                "groups has too few labels; give one label for each record of the table."
+                f"groups has the shape {labels.shape}; give one label for each record of the table."
             )
         labels = labels[self.rows]
         return {
@@ -306,7 +309,8 @@ class ColumnGuesses(SummaryTable):
             f"<{self.name} guessed as one of {self.levels} {self.guess}s, attack: "
             f"{100 * self.baseline:.1f} % without the model, {100 * found.outside:.1f} % of "
             f"non-members and {100 * found.inside:.1f} % of members with it; difference "
-            f"{100 * found.difference:.1f} points [{100 * ends.low:.1f}, {100 * ends.high:.1f}]>"
+            f"{100 * found.difference:.1f} percentage points "
+            f"[{100 * ends.low:.1f}, {100 * ends.high:.1f}]>"
         )
 
 
@@ -324,8 +328,8 @@ def guess_columns(
     answers
         The result of :meth:`GuessingPlan.ask` for each model.
     signals, inside
-        The confidence of each model in every unchanged record, and whether the model was fitted on
-        that record, ``(M, n)``.
+        The confidence of each of M models in the label of each of n unchanged records, and whether
+        the model was fitted on that record, ``(M, n)``.
     """
     outside = signals[~inside]
     usual = log_odds(as_probabilities(signals, outside))

@@ -1,4 +1,4 @@
-"""Baseline adversaries who ignore the release; an attack must exceed their accuracy."""
+"""Baseline adversaries who ignore the release; only accuracy above theirs shows leakage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seepage.errors import InputError
 
 
 class Prior(AttributeInversion):
-    """Guesses the most frequent level for every record, ``argmax_k p(k)`` (Hannun et al. 2021).
+    """Guesses the level with the highest frequency ``p(k)`` for every record (Hannun et al. 2021).
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Ideal(AttributeInversion):
         self.classifier = classifier
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn to predict the attribute from rows ``X``, which include it, and labels ``y``."""
+        """Fit the classifier on rows ``X``, which include the attribute, and labels ``y``."""
         from sklearn.base import clone
 
         super().fit(X, y)

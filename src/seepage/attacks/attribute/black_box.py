@@ -21,12 +21,12 @@ Predict = Callable[[np.ndarray], np.ndarray]
 class BlackBox(AttributeInversion):
     """Guesses the level for which the released model best predicts the target's label.
 
-    Let ``f`` be the released model, ``p`` the frequency of a level and ``x_k`` the target's row
+    Let ``f`` be the released model, ``p(k)`` the frequency of level k and ``x_k`` the target's row
     with level k. The guess is ``argmax_k p(k) π(y, f(x_k))`` (Hannun et al. 2021, after Fredrikson
     et al. 2014). The performance measure ``π`` is published with the model:
 
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the residual variance
-      ``s² = Σ (f(x) − y)² / (n − d)``;
+      ``s² = Σ (f(x) − y)² / (n − d)`` over n rows with d columns;
     - classification: among the records predicted as ``f(x_k)``, the share whose class is ``y``,
       from the confusion matrix. The shares are smoothed: for each prediction, one more record is
       counted and split over the classes by their frequencies. A prediction that never occurs is
@@ -120,7 +120,7 @@ def _log_performance(
 
 
 def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:
-    """Return a function that queries all releases; also their number and a classifier's classes."""
+    """Return a function that queries all releases, their number, and a classifier's classes."""
     if isinstance(release, Releases):
         return release.predict, len(release), release.classes
     if not hasattr(release, "predict"):

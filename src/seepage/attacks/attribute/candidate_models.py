@@ -1,9 +1,9 @@
 """Models refitted with every candidate level of one record's attribute.
 
 Let row i be ``x`` with its true level and ``x' = x + δ`` with another level. Let ``r`` be the slope
-of the row's loss, ``a`` the curvature and ``ω`` the weight; ``r'`` and ``a'`` are the slope and
-curvature at ``x'``. At the minimiser ``w`` of the known table's objective, whose Hessian is ``H``,
-the changed objective has::
+of the row's loss with respect to the margin, ``a`` the curvature and ``ω`` the weight; ``r'`` and
+``a'`` are the slope and curvature at ``x'``. At the minimiser ``w`` of the known table's objective,
+whose Hessian is ``H``, the changed objective has::
 
     gradient  g = U c,            U = [x δ],   c = ω (r' − r, r')
     Hessian   H' = H + U S Uᵀ,                 S = ω [[a' − a, a'], [a', a']]
@@ -73,12 +73,12 @@ class RankTwo(NamedTuple):
 
 
 class CandidateModels:
-    """The refits for every level of every attacked row, as differences from the known fit.
+    """The models refitted with each level of each attacked row, minus the known fit.
 
     ``objective`` is the known table's objective, for a family with one margin; ``refits`` contains
-    its minimiser. Candidates for which two Newton steps are too inaccurate are refitted;
-    ``refitted`` counts them. ``levels``, (n,), are the true levels of the known table's rows, and
-    ``rows``, (m,), the attacked rows.
+    the objective's minimiser. Candidates for which two Newton steps are too inaccurate are
+    refitted; ``refitted`` counts them. ``levels``, (n,), are the true levels of the known table's
+    rows, and ``rows``, (m,), the attacked rows.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class CandidateModels:
         return self.rank_two(self.rows[which], np.arange(len(self.attribute))[None, :]).step
 
     def rank_two(self, rows: np.ndarray, candidates: np.ndarray) -> RankTwo:
-        """Return the changes of the given rows for candidate levels, (b, K) or (1, K)."""
+        """Return the changes of b rows for candidates: positions of levels, (b, K) or (1, K)."""
         codes, columns = self.attribute.codes, list(self.attribute.columns)
         own = self.levels[rows]
         x = design(self.objective, rows)

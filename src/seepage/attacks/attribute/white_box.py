@@ -30,11 +30,11 @@ class WhiteBox(AttributeInversion):
     the posterior mode, ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
 
     The adversary knows everything except the attribute of the attacked record: all other values,
-    the training procedure, the penalty and the sample weights (the same in every refit). Each
-    record is attacked as if all other records were known; the guess does not depend on the record's
-    true level. The n·K refits are not run in full. For linear regression, the refits are computed
-    from rank-two updates of one solution. Other families use two warm-started Newton steps, or a
-    refit if these are not accurate enough.
+    the training procedure, the penalty and the sample weights (the same in every refit). Records
+    are attacked one at a time; a record's candidate models do not depend on its true level. The n·K
+    refits are not run in full. For linear regression, the refits are computed from rank-two updates
+    of one solution. Other families use two warm-started Newton steps, or a refit if two steps are
+    not accurate enough.
 
     Parameters
     ----------
@@ -42,9 +42,8 @@ class WhiteBox(AttributeInversion):
         The attribute to infer.
     model
         The kind of model that was trained, with its penalty: any from :mod:`seepage.glm` except
-        ``SoftmaxRegression``, or scikit-learn's ``LinearRegression``, ``Ridge``,
-        ``LogisticRegression`` or ``PoissonRegressor``. The model need not be fitted, because a copy
-        is fitted.
+        ``SoftmaxRegression``, or one from scikit-learn, such as ``LinearRegression``, ``Ridge``,
+        ``LogisticRegression`` or ``PoissonRegressor``. A copy is fitted, so the model need not be.
     prior
         Whether to weight the levels by their frequencies in the table.
 
@@ -148,7 +147,7 @@ class WhiteBox(AttributeInversion):
         if len(table) != len(self._rows):
             raise InputError(
                 f"X has {counted(len(table), 'row')}, but fit was given {len(self._rows)} to "
-                "attack; pass the rows given to fit, in the same order."
+                "attack; pass exactly those rows, in the same order."
             )
         return table, labels
 
@@ -162,7 +161,7 @@ class WhiteBox(AttributeInversion):
             row = int(np.argmin(same))
             raise InputError(
                 f"Row {rows.start + row} of X, or its label, does not match row {known[row]} of "
-                "the table given to fit; pass the training records in their original order."
+                "the table given to fit; pass the attacked records in the order given to fit."
             )
 
 

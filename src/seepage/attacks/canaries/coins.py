@@ -1,4 +1,4 @@
-"""Canaries, records included by fair coin flips, and the audit that bounds ε with them."""
+"""Canaries (records included by fair coin flips), and an audit that derives a lower bound on ε."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from seepage.tables.source import as_numpy
 CONDITIONS = (
     "The result is a lower bound: a stronger attack, or more atypical canaries, may show a "
     "larger ε.",
-    "The bound applies to adding or removing one canary; the number of guesses was fixed before "
-    "the run.",
+    "The bound is for adding or removing one canary, and assumes that the number of guesses was "
+    "fixed before the run.",
 )
 
 
@@ -39,8 +39,8 @@ class CanaryAudit(SummaryTable):
     promised
         The ε guaranteed at this δ, for adding or removing one record; ``None`` without a guarantee.
     experiment
-        The source of the run's noise if that noise is repeatable (the run is then only an
-        experiment); otherwise empty.
+        A note if the run's noise can be regenerated (the run is then only an experiment); otherwise
+        empty.
     kind
         ``attack``: a lower bound on ε, never an upper bound.
 
@@ -133,7 +133,8 @@ class Canaries:
     Attributes
     ----------
     included
-        Whether each canary is included. Scores must not depend on this mask.
+        Whether each canary is included. Scores may depend on this mask only through the run's
+        output.
 
     Examples
     --------
@@ -169,7 +170,7 @@ class Canaries:
         promised: float | None = None,
         experiment: str = "",
     ) -> CanaryAudit:
-        """Return the bound on ε from guesses; ``scores`` contains one score per canary.
+        """Return a lower bound on ε from guesses; ``scores`` contains one score per canary.
 
         The canaries with the highest scores are guessed to be included, and those with the lowest
         scores to be excluded.

@@ -7,8 +7,8 @@ Binomial(r, e^ε/(1 + e^ε))``, states::
 
     P[v or more correct] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
-An ε is refuted with 95 % confidence if the right side is below 5 %. The coin flips are independent,
-so one run with many canaries replaces many runs with one canary each.
+An ε is refuted with 95 % confidence if the right-hand side is below 5 %. The coin flips are
+independent, so one run with many canaries replaces many runs with one canary each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def epsilon_lower_bound(
     """Return a lower bound on ε: the guesses refute every smaller ε at the given confidence.
 
     The result exceeds the true ε with a probability of at most ``1 − confidence``. A small bound is
-    not evidence of privacy: a stronger attack may guess better.
+    not evidence of privacy: a stronger attack may guess more canaries correctly.
 
     Parameters
     ----------

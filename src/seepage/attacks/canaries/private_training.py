@@ -1,17 +1,18 @@
 """Canaries in one run of private SGD, for an attacker who observes every noisy gradient.
 
 A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the noisy sum of the clipped
-gradients ``g̃`` of the sampled records and canaries, divided by ``D``. ``b`` and ``c`` are zero or
-one, and ``s`` is the standard deviation of the noise. The attacker knows the parameters, and
-therefore all clipped gradients, but not which records were sampled. The attacker subtracts the
-expected sum of the known records and estimates the ``c_j`` by the best linear predictor. The rows
-of ``G`` are the canaries' gradients, ``q`` is the sampling rate, and ``p = q/2`` is the rate at
-which a canary takes part in a step::
+gradients ``g̃`` of the sampled records and canaries, divided by ``D``. ``b_i`` and ``c_j`` are 1
+for the records and canaries in the batch and 0 for all others; ``s`` is the standard deviation of
+the noise. The attacker knows all records, canaries and parameters, and therefore all clipped
+gradients, but not which records were sampled. The attacker subtracts the expected sum of the
+clipped gradients and estimates the ``c_j`` by the best linear predictor. The rows of ``G`` are the
+canaries' gradients, ``q`` is the sampling rate, and ``p = q/2`` is the rate at which a canary takes
+part in a step::
 
     ĉ = (G Gᵀ + s²/(p(1 − p)) I)⁻¹ G (D ĝ − q Σ_i g̃_i − p Σ_j g̃_j)
 
-The score of a canary is the sum of ``ĉ`` over the steps. The cost of computing ``G Gᵀ`` in a step
-is proportional to the squared number of canaries times the number of parameters.
+The score of a canary is the sum of ``ĉ`` over the steps. The cost of a step is proportional to the
+number of parameters times the square of the number of canaries.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def audit_private_sgd(
 ) -> CanaryAudit:
     """Train once with canaries among the records; return the lower bound on ε and the promised ε.
 
-    Do not release the network, because it is also trained on canaries.
+    Do not release the network, because canaries are among its training records.
 
     Parameters
     ----------
@@ -212,8 +213,8 @@ def audit_opacus(
     ----------
     train
         Your training loop: a function with the arguments inputs, targets and ``follow``. Call
-        ``follow(optimizer, net, loader)`` with the objects returned by ``make_private``, train, and
-        return the ε guaranteed at this δ (``engine.get_epsilon(delta)``), or ``None``.
+        ``follow(optimizer, net, loader)`` with the objects returned by ``make_private``, then train
+        and return the ε guaranteed at this δ (``engine.get_epsilon(delta)``), or ``None``.
     loss
         The loss function of the training loop.
     X, y, canaries, delta, guesses, confidence, seed

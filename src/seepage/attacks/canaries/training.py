@@ -49,7 +49,8 @@ def audit_training(
 
     Examples
     --------
-    A counter that publishes every record's bit, flipped with probability 1/(1 + e²), has ε = 2:
+    A function that publishes whether each canary is included, flipping each answer with probability
+    1/(1 + e²), has ε = 2:
 
     >>> import numpy as np, seepage as sp
     >>> rng = np.random.default_rng(0)

@@ -1,9 +1,9 @@
 """The extraction attack on a language model, and how much of its success is due to memorisation.
 
 A secret's probability is the probability that the model emits it, given the preceding text of its
-record. The base model's probability is measured for comparison. Held-out records of the same kind
-show how much of the gain is generalisation. The additional gain of members is the leakage due to
-fine-tuning.
+record. The gain is the increase in log-probability compared with the base model. The gain of
+held-out records of the same kind is generalisation; the additional gain of members is the leakage
+due to fine-tuning.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Extraction:
     model
         A Hugging Face causal language model, with adapters merged or not.
     tokenizer
-        Its fast tokenizer.
+        The model's fast tokenizer.
     base
         The model before fine-tuning. For a peft model, the default is the same model with its
         adapters switched off.
@@ -146,9 +146,9 @@ class Extraction:
             The number of continuations sampled to find near-verbatim copies of every secret (0 for
             none), and the largest edit distance of a copy, as a share of the secret's characters.
         exposure, candidates
-            The number of candidates with which every secret is compared, and the candidates; by
-            default, all strings of the secret's shape. With 0 candidates, exposure is not measured.
-            If there are more candidates than this number, a random sample of them is used.
+            The largest number of candidates with which every secret is compared (0: exposure is not
+            measured), and the candidates; by default, all strings of the secret's shape. If there
+            are more candidates, a random sample of this size is used.
         passes
             The number of forward passes for other tokenisations of each secret. These passes raise
             the lower bound and provide an upper bound.

@@ -9,7 +9,7 @@ The maximum, ``log2 |R|``, means that the model prefers the secret to every othe
 secret that the model has never seen has an exposure of 1.4 bits on average. If there are few
 candidates, all of them are ranked. Otherwise a random sample is ranked. The share of candidates
 that are more probable than the secret has an exact confidence interval (Clopper and Pearson); the
-negative logarithms to base 2 of its ends are the ends of the interval in bits.
+negative logarithms to base 2 of its ends are the ends of the exposure's interval.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class Exposure:
 
 
 def alphabets(secret: str) -> list[str]:
-    """Return the characters allowed at each position: digits for a digit, letters for a letter.
+    """Return the characters allowed at each position of a string of the secret's shape.
+
+    A digit stands for any digit, and a letter from a to z for any of these letters in the same
+    case. Other characters are kept.
 
     Examples
     --------
@@ -146,7 +149,7 @@ def _scores(
     endings: Sequence[str],
     special: bool,
 ) -> np.ndarray:
-    """Return the log-probability of each text after the given tokens, in its usual tokens."""
+    """Return the log-probability of each text, split by the tokenizer, after the given tokens."""
     context = tuple(target.passage.ids[: target.passage.start])
     continuations = []
     whole = vocabulary.encode([target.given + text for text in endings], special=special)

@@ -25,7 +25,7 @@ from seepage.tables.source import build_frame
 
 CONDITIONS = (
     "The attacker knows the exact text before a secret and samples from the model.",
-    "The probability of the tokens is exact for the model's logits at its floating-point "
+    "The probability of the tokens is exact for the logits at the model's floating-point "
     "precision.",
     "The probability of the text is a lower bound: other token sequences may spell the same text.",
     "An attack shows what can be extracted; it cannot rule out stronger attacks.",
@@ -71,10 +71,12 @@ class ExtractedSecret:
     tokens, token_probability, rank
         The secret's tokens, their probabilities, and their ranks among all tokens.
     of_tokens
-        The log-probability of exactly these tokens; if logits tie, a lower bound on it.
+        The log-probability of exactly these tokens; a lower bound on it if logits tie or a token is
+        at the top-p cut-off.
     low, high
         Bounds on the log-probability of emitting the secret's tokens, or tokens that run past its
-        end. ``low`` is a lower bound for the text; ``high`` differs from it only if logits tie.
+        end. ``low`` is also a lower bound for the text; ``high`` differs from ``low`` only if
+        logits tie or a token is at the top-p cut-off.
     plain
         The log-probability of the secret's tokens at temperature 1, without top-k or top-p.
     base, base_plain
@@ -121,7 +123,7 @@ class ExtractedSecret:
         return math.exp(-sum(math.log(len(letters)) for letters in alphabets(self.text)))
 
     def within_reach(self, tries: float) -> bool:
-        """Return whether this many tries are expected to suffice.
+        """Return whether the expected number of tries is at most ``tries``.
 
         One try must also be at least ten times as likely to succeed as a random guess. A four-digit
         code, for example, is guessed at random once in 10,000 tries.
@@ -147,7 +149,7 @@ class ExtractedSecret:
         return max(self.rank) <= k
 
     def tries_for(self, chance: float = 0.5) -> float:
-        """Return how many tries emit the secret at least once with this probability."""
+        """Return the number of tries that emit the secret at least once with this probability."""
         if self.low == -math.inf:
             return math.inf
         # log1p keeps the digits of small probabilities
@@ -273,7 +275,7 @@ class ExtractionResult(ResultNumbers):
         """Return the data for :meth:`plot`: the probability that one try emits each secret."""
         values = np.array([each.probability for each in self.ranked])
         names = [f"{each.kind}, record {each.record}" for each in self.ranked]
-        return PlottedNumbers(values, names, "probability that one try emits it", "secrets")
+        return PlottedNumbers(values, names, "probability that one try emits the secret", "secrets")
 
     def table(self, library: str | None = None, *, values: bool = True) -> Any:
         """Return a data frame with one row per secret, the most exposed first.

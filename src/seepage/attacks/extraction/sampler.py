@@ -1,14 +1,15 @@
 """How a language model chooses its next token: by temperature, top-k and top-p, or greedily.
 
 Hugging Face's ``generate`` divides the logits by the temperature and selects the tokens whose logit
-is at least the k-th largest (including ties). Of these it keeps the smallest set of most probable
-tokens whose probabilities sum to more than top-p, and draws one token from the set. A token's
-probability is therefore its share of the selected probability mass, or 0 if it is not selected.
+is at least the k-th largest (including ties). Of these tokens, ``generate`` keeps the smallest set
+of most probable tokens whose probabilities sum to more than top-p, and draws one token from the
+set. A token's probability is therefore its share of the selected probability mass, or 0 if it is
+not selected.
 
-If several tokens at the top-p cut-off have the same logit, the sorting order determines which are
-selected. Ties are frequent with bf16 logits. For a tied token, only bounds on the probability are
-known, and the lower bound is 0. The same applies to tokens so near the cut-off that rounding errors
-decide, since ``generate`` sums the probabilities in float32.
+If several tokens at the top-p cut-off have the same logit, the sorting order determines which of
+them are selected. Ties are frequent with bf16 logits. For a tied token, only bounds on the
+probability are known, and the lower bound is 0. The same applies to tokens so near the cut-off that
+rounding errors decide, since ``generate`` sums the probabilities in float32.
 """
 
 from __future__ import annotations

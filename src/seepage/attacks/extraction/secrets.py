@@ -80,8 +80,8 @@ def read_record(given: Any, tokenizer: Any = None) -> TextRecord:
     if isinstance(given.get("text"), str):
         return TextRecord(given["text"], ((0, len(given["text"])),), marked)
     raise InputError(
-        "A record must have 'text', 'messages', or 'prompt' and 'completion'; this one has "
-        f"{', '.join(map(repr, given)) or 'nothing'}."
+        "A record must have a string 'text', a list 'messages', or strings 'prompt' and "
+        f"'completion'; this record has the keys {list(given)}."
     )
 
 
@@ -114,7 +114,8 @@ def find_secrets(
 ) -> list[Secret]:
     """Return the secrets of a record in order; marked strings have priority over patterns.
 
-    If no secret is found, the second half of the model's output is the secret, of kind ``text``.
+    If no secret is found, the second half of the longest part that the model is to produce is the
+    secret, of kind ``text``.
 
     Parameters
     ----------

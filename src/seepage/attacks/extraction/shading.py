@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-_PAGE = """<!DOCTYPE html> <html lang="en"><head><meta charset="utf-8"><title>What can be
-extracted</title><style> body
+_PAGE = """<!DOCTYPE html> <html lang="en"><head><meta charset="utf-8"><title>Extractable
+training text</title><style> body
 {{ font: 16px/1.9 sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em }} p
 {{ margin: 1.2em 0; white-space: pre-wrap }} i {{ color: #777; font-style: normal }} span
-{{ padding: .1em 0 }} small {{ color: #666 }} </style></head><body> <h1>What can be extracted</h1>
-<p><small>Given the grey text, {sampler} emits the rest. The darker a token, the more likely
+{{ padding: .1em 0 }} small {{ color: #666 }} </style></head><body>
+<h1>Extractable training text</h1>
+<p><small>Given the grey text, {sampler} may emit the rest. The darker a token, the more likely
 the model is to emit it. This page contains the secrets themselves: do not share it.</small></p>
 {records} </body></html>
 """

@@ -1,15 +1,16 @@
 """Converts text to tokens: where a secret begins and ends, and which other tokens spell it.
 
-An attacker supplies the text before a secret, and a tokenizer splits it into tokens. The given
-tokens therefore end at a *joint boundary*: the last position before the secret at which the
+An attacker supplies the text before a secret, and a tokenizer splits this text into tokens. The
+given tokens therefore end at a *joint boundary*: the last position before the secret at which the
 preceding text, tokenised alone, has the same tokens as within the whole record. The model must also
 emit any text between that position and the secret.
 
 The probability of the record's own tokens is a *lower bound* on the probability of its text. Two
 other kinds of token sequence raise this bound. Some tokens spell the end of the secret and run past
-it (``endings``). Their probabilities follow from the same logits, so including them costs nothing.
-Other tokenisations need more forward passes: :func:`bound_text` evaluates the most probable
-tokenisations, and the total probability of the unexplored prefixes bounds all others::
+that end (``endings``). The probabilities of these tokens follow from the same logits, so including
+them costs nothing. Other tokenisations need more forward passes: :func:`bound_text` evaluates the
+most probable tokenisations, and the total probability of the unexplored prefixes bounds that of all
+others::
 
     Σ completed  ≤  P(text)  ≤  Σ completed + Σ open
 

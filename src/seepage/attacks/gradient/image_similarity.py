@@ -11,7 +11,7 @@ from scipy.special import expit, logit
 
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import as_numpy, build_frame
 
 _SSIM_SMALLEST = 11  # least height and width, for one Gaussian window to fit
@@ -48,8 +48,9 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
 
         (2 μ_a μ_b + c₁)(2 σ_ab + c₂) / ((μ_a² + μ_b² + c₁)(σ_a² + σ_b² + c₂))
 
-    with ``c₁ = (0.01 range)²``, ``c₂ = (0.03 range)²`` and moments under an 11×11 Gaussian window
-    with a standard deviation of 1.5 pixels.
+    with ``c₁ = (0.01 range)²`` and ``c₂ = (0.03 range)²``. The means ``μ``, variances ``σ²`` and
+    covariance ``σ_ab`` are weighted by an 11×11 Gaussian window with a standard deviation of 1.5
+    pixels.
 
     Parameters
     ----------
@@ -94,10 +95,11 @@ def haarpsi(
         (l⁻¹(Σ l(S) W / Σ W))²,   S = ½ Σ_{2, 4} (2 h_a h_b + C)/(h_a² + h_b² + C),
         W = max(h_a, h_b) at 8,   l(s) = 1/(1 + e^(−αs)),   C = 30, α = 4.2
 
-    where the sums are over pixels and both axes. For colour images, the filters apply to the luma
-    Y. A third similarity ``S`` compares the chroma channels I and Q, averaged over 2×2 pixels; its
-    weight is the mean of the two weights ``W``. Borders are padded with zeros, as in the authors'
-    code. The index is symmetric in its arguments, and 1 for equal images.
+    where pixel values are scaled to 0 to 255 and the sums are over pixels and both axes. For colour
+    images, the filters apply to the luma Y. A third similarity ``S`` compares the chroma channels I
+    and Q, averaged over 2×2 pixels; its weight is the mean of the two weights ``W``. Borders are
+    padded with zeros, as in the authors' code. The index is symmetric in its arguments, and 1 for
+    equal images.
 
     Parameters
     ----------
@@ -145,7 +147,7 @@ def haarpsi(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageQuality(RecordNumbers):
+class ImageQuality(RecordResult):
     """The similarity of images to their originals: one value per image and measure.
 
     Parameters
@@ -228,8 +230,8 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
     shape, other = (as_numpy(side).shape for side in (images, originals))
     if len(shape) not in (3, 4) or shape != other or 0 in shape:
         raise InputError(
-            "Images must have the shape (n, channels, height, width) or (n, height, width), "
-            f"with as many images as originals, not {shape} and {other}."
+            "Images and originals must have the same shape, (n, channels, height, width) or "
+            f"(n, height, width), and must not be empty; their shapes are {shape} and {other}."
         )
     a, b, full = _check_images(images, originals, data_range)
     if a.ndim == 3:

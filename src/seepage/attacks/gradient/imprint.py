@@ -2,8 +2,8 @@
 
 The server that sends the network may change it. Fowl, Geiping, Czaja, Goldblum and Goldstein (2022,
 "Robbing the Fed") insert one layer whose rows all measure the same quantity of a record (here the
-mean of its entries), each with its own threshold. The difference between two neighbouring rows'
-gradients is then proportional to the record whose quantity lies between their thresholds.
+mean of its entries), each with its own threshold. The difference between the gradients of two
+neighbouring rows is then proportional to the record whose quantity lies between the two thresholds.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ImprintLayer(nn.Module):  # type: ignore[misc]
     """A first layer for a network; it adds ``Σ_i relu(h(x) − c_i)/k`` to each entry of a record.
 
     ``h(x)`` is the mean of the record's entries and ``c_1 < … < c_k`` are the thresholds. Let ``δ``
-    be the derivative of the loss with respect to each of a record's ``relu`` terms. The record
-    adds ``δ`` to entry ``b_i`` of the bias's gradient, and ``δ x`` to row ``w_i`` of the weight's
+    be the derivative of the loss with respect to each of a record's ``relu`` terms. The record adds
+    ``δ`` to entry ``b_i`` of the bias's gradient, and ``δ x`` to row ``w_i`` of the weight's
     gradient, for every ``c_i < h(x)``. If exactly one record of the batch has ``c_i < h(x) ≤
-    c_{i+1}``, it is recovered exactly: ``x = (w_i − w_{i+1})/(b_i − b_{i+1})``. If there are
-    several, the result is a weighted mean of them. Of ``n`` records in ``k`` equally likely bins,
-    ``n (1 − 1/k)^(n−1)`` are expected to be alone in their bin.
+    c_{i+1}``, that record is recovered exactly: ``x = (w_i − w_{i+1})/(b_i − b_{i+1})``. For
+    several such records, the result is a weighted mean of the records. Of ``n`` records in ``k``
+    equally likely bins, ``n (1 − 1/k)^(n−1)`` are expected to be alone in their bin.
 
     Secure aggregation does not prevent this attack: a sum over clients is a larger batch, for which
     the server chooses more thresholds.
@@ -77,7 +77,7 @@ class ImprintLayer(nn.Module):  # type: ignore[misc]
         return out.reshape(x.shape)
 
     def recover(self, releases: GradientReleases, name: str) -> list[Tensor]:
-        """Return the content of every bin that is not empty, for each release: (bins, …).
+        """Return one tensor for each release: the contents of its non-empty bins, (bins, …).
 
         Parameters
         ----------

@@ -56,7 +56,7 @@ class GradientReconstruction(ResultNumbers):
         Whether the labels were given to the adversary.
     curve
         The lowest cost so far, after every hundredth of the steps, (releases, 100): a curve that is
-        flat at its end shows that more steps would not help.
+        flat at its end suggests that more steps would not help.
     kind
         ``attack``: a lower bound on what can be reconstructed, never an upper bound.
     """
@@ -115,7 +115,7 @@ class GradientReconstruction(ResultNumbers):
         return out.reshape(-1, *candidates.shape[2:])
 
     def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
-        """Return the images' similarity to the originals, by three measures.
+        """Return the similarity of the reconstructed images to the originals, by three measures.
 
         Parameters
         ----------
@@ -128,8 +128,8 @@ class GradientReconstruction(ResultNumbers):
         images, truth = self.matched(originals), self._originals(originals)
         if images.ndim not in (3, 4):
             raise InputError(
-                "Only images (channels, height, width) or (height, width) can be compared as "
-                f"images, not records of shape {images.shape[1:]}; use reconstruction_errors."
+                "Image quality is defined only for images, (channels, height, width) or (height, "
+                f"width), not records of shape {images.shape[1:]}; use reconstruction_errors."
             )
         return compare_images(images, truth, data_range)
 
@@ -190,7 +190,7 @@ class GradientInversion:
         midpoint of these limits. ``"lbfgs"`` searches without limits; its records are clipped to
         the limits before their cost is computed.
     batch_norm
-        The weight of the distance ``Σ_l ‖μ_l − m_l‖ + ‖s_l − v_l‖`` over BatchNorm layers (Yin et
+        The weight of the distance ``Σ_l (‖μ_l − m_l‖ + ‖s_l − v_l‖)`` over BatchNorm layers (Yin et
         al. 2021, "See through gradients"); 0 by default. Here ``μ_l`` and ``s_l`` are the means and
         variances of the candidates, and ``m_l`` and ``v_l`` the known ones.
     statistics
@@ -259,7 +259,7 @@ class GradientInversion:
         if self.categories and len(self.shape) > 1:
             raise InputError(
                 "categories= applies only to rows of a table, but the records have the shape "
-                f"{self.shape}; leave it out."
+                f"{self.shape}; leave categories out."
             )
         span = self.bounds[1] - self.bounds[0]
         self._hot = OneHotColumns(self.categories, self.shape[0], span) if self.categories else None
@@ -323,7 +323,7 @@ class GradientInversion:
         )
 
     def _search(self, cost: GradientCost, starts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the best candidates (G, d), their mismatch and steps (G,), and their curve."""
+        """Return the best candidates, (G, d), their mismatches, (G,), steps, (G,), and curves."""
         search = self._minimiser(starts)
         groups = len(starts)
         records = starts[:, 0].clone()
@@ -379,7 +379,7 @@ class GradientInversion:
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:
-        """Return each release's starting points, which depend only on the seed and its number."""
+        """Return starting points that depend only on the seed and the release's position."""
         low, high = self.bounds
         starts = []
         for release in range(rows.start, rows.stop):

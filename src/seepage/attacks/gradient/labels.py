@@ -1,8 +1,8 @@
 """Recovers the labels of a batch from the gradient of the last layer.
 
-With cross-entropy loss, the gradient of the last bias is the mean of ``p − e_y`` over the batch.
-For a single record, only the entry of the true class is therefore negative (Zhao, Mopuri and Bilen
-2020, "iDLG").
+With cross-entropy loss, the gradient of the last bias is the mean of ``p − e_y`` over the batch:
+the predicted probabilities minus the one-hot label. For a single record, only the entry of the true
+class is therefore negative (Zhao, Mopuri and Bilen 2020, "iDLG").
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     """Return the labels of every release, (releases, batch size), in ascending order.
 
     For one record, the label is the class with the lowest entry in the bias's gradient. Without a
-    bias, it is the class whose row of the weight's gradient has negative inner products with all
-    other rows. In a batch of b records with the bias's gradient ``g``, class c has ``b(p̄_c −
+    bias, the label is the class whose row of the weight's gradient has negative inner products with
+    all other rows. In a batch of b records with the bias's gradient ``g``, class c has ``b(p̄_c −
     g_c)`` records. The network's mean probabilities ``p̄`` are approximated from the adversary's
     own records. Labels are assigned to match these numbers most closely, with at least one record
     for every class c with ``g_c < 0``.

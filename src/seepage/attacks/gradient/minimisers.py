@@ -15,9 +15,10 @@ _MEMORY = 20  # past steps that curvature is estimated from
 class QuasiNewton:
     """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from many starting points.
 
-    There are R starting points for each of G releases, (G, R, d). Each evaluation is one trial step
-    for every problem. If a step lowers the cost enough, it is accepted and a new direction is
-    chosen; otherwise the next trial step is shorter. Each problem has its own line search.
+    There are R starting points with d entries for each of G releases, (G, R, d). Each evaluation is
+    one trial step for every problem. If a step lowers the cost enough, it is accepted and a new
+    direction is chosen; otherwise the next trial step is shorter. Each problem has its own line
+    search.
     """
 
     def __init__(self, start: Tensor) -> None:

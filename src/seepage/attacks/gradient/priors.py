@@ -1,7 +1,7 @@
 """Knowledge of the data that helps gradient inversion: BatchNorm statistics, and one-hot columns.
 
-A server knows the running statistics of BatchNorm layers, and often those of a client's batch. It
-also knows which columns of a table encode one category: exactly one of these columns is 1.
+A server knows the running statistics of BatchNorm layers, and often those of a client's batch. The
+server also knows which columns of a table encode one category: exactly one of these columns is 1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class BatchNormPrior:
     """The distance of a batch's statistics from known ones (Yin et al. 2021, "GradInversion").
 
     For the inputs of every BatchNorm layer ``l``, with mean ``μ_l`` and variance ``s_l`` of every
-    channel over a batch, the distance is ``Σ_l ‖μ_l − m_l‖ + ‖s_l − v_l‖``, where ``m`` and ``v``
-    are the layer's running statistics, or the given ones.
+    channel over a batch, the distance is ``Σ_l (‖μ_l − m_l‖ + ‖s_l − v_l‖)``, where ``m_l`` and
+    ``v_l`` are the layer's running statistics, or the given ones.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class BatchNormPrior:
         }
 
     def distance(self, x: Tensor, batch_size: int) -> Tensor:
-        """Return the distance for each batch of ``batch_size`` records, differentiable in them."""
+        """Return the distance for each batch of records, differentiable in the records."""
         found: list[Tensor] = []
 
         def compare(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -102,8 +102,8 @@ class OneHotColumns:
     """Categories of a table as softmax-relaxed columns (Vero et al. 2023, "TabLeak").
 
     A group of columns encodes one category: exactly one of them is 1. The search varies real
-    numbers ``u``; the record has ``softmax(20 u/range)`` in the group's columns. At the end, the
-    largest of these columns becomes 1 and the others 0.
+    numbers ``u``; the record has ``softmax(20 u/span)`` in the group's columns. At the end, the
+    largest of the group's columns becomes 1 and the others 0.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class OneHotColumns:
     columns
         The number of columns of a record.
     span
-        The range of the numbers that are varied.
+        The width of the range of the numbers ``u``.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Tests which scores predict how well gradient inversion reconstructs a record.
 
 A score of a record (PLIS, FIL, the norm of its gradient) is cheap to compute; an attack is not.
-This study computes both for the same records and network, and the rank correlation of each score
-with the reconstruction error. A score predicts reconstruction if this correlation is negative and
-its interval excludes zero.
+This study computes scores and attacks for the same records and network, and the rank correlation of
+each score with the reconstruction error. A score predicts reconstruction if its correlation with
+the error is negative and the correlation's interval excludes zero.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def reconstruction_study(
 
 
 def squared_errors(found: GradientReconstruction, x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return each reconstruction's mean squared error, and that of guessing the others' mean."""
+    """Return each reconstruction's mean squared error, and that of the other records' mean."""
     truth = as_numpy(x).reshape(len(x), -1).astype(float)
     guesses = as_numpy(found.records).reshape(len(x), -1).astype(float)
     others = (truth.sum(axis=0) - truth) / (len(truth) - 1)

@@ -25,11 +25,12 @@ from seepage.tables.source import as_numpy
 class GradientReleases:
     """Released gradients, each the mean over one batch, with their clipping and noise.
 
-    A release is ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``, with b records, the clipping function
-    ``φ``, its threshold C and the noise multiplier σ. A release is the gradient of a single record
-    (b = 1), the update of a federated client, or a step of private SGD. You can also construct this
-    class directly from recorded gradients. With ``training``, the releases are FedAvg updates,
-    ``θ_sent − θ_returned``, after local steps that the adversary knows.
+    A release is ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``, with the gradients ``g_i`` of b records,
+    the clipping function ``φ``, its threshold C and the noise multiplier σ. A release is the
+    gradient of a single record (b = 1), the update of a federated client, or a step of private SGD.
+    You can also construct this class directly from recorded gradients. With ``training``, the
+    releases are FedAvg updates, ``θ_sent − θ_returned``, after local steps that the adversary
+    knows.
 
     Parameters
     ----------
@@ -56,7 +57,8 @@ class GradientReleases:
     def __post_init__(self) -> None:
         if not isinstance(self.gradients, Mapping) or not self.gradients:
             raise InputError(
-                "There are no gradients; give one array for every parameter, by parameter name."
+                "There are no gradients, or they have no names; give a mapping with one array for "
+                "every parameter, by parameter name."
             )
         gradients = {name: _tensor(name, values) for name, values in self.gradients.items()}
         object.__setattr__(self, "gradients", gradients)
@@ -247,7 +249,7 @@ def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, T
     if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
         raise InputError(
             f"The number of records, {len(x)}, cannot be divided into batches of {batch_size!r}; "
-            "choose a batch_size that divides it."
+            f"choose a batch_size that divides {len(x)}."
         )
     if len(x) != len(y):
         raise InputError(

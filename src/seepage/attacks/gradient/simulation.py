@@ -1,11 +1,12 @@
 """Simulated gradients and updates of candidate records, compared with the observed values.
 
-Gradients are differentiable in the records. The gradients are computed from the layers' inputs and
-the gradients at the layers' outputs (see :mod:`seepage.nn.gradients.watching`), for all candidates
-in one pass. Two costs compare simulated and observed gradients; without noise, both are zero for
-the true record. One is the cosine distance of Geiping et al. 2020 ("Inverting gradients"), ``1 −
-⟨g, t⟩/(‖g‖‖t‖)``. The other is the squared distance of Zhu, Liu and Han 2019 ("Deep leakage from
-gradients"), divided by the observed squared norm: ``‖g − t‖²/‖t‖²``.
+The simulated gradients are differentiable in the records, and are computed from the layers' inputs
+and the gradients at the layers' outputs (see :mod:`seepage.nn.gradients.watching`), for all
+candidates in one pass. Two costs compare simulated gradients ``g`` with observed gradients ``t``;
+without noise, both costs are zero for the true record. One is the cosine distance of Geiping et al.
+2020 ("Inverting gradients"), ``1 − ⟨g, t⟩/(‖g‖‖t‖)``. The other is the squared distance of Zhu, Liu
+and Han 2019 ("Deep leakage from gradients"), divided by the observed squared norm: ``‖g −
+t‖²/‖t‖²``.
 """
 
 from __future__ import annotations
@@ -257,7 +258,11 @@ class GradientCost:
 
 
 def roughness(images: Tensor) -> Tensor:
-    """Return the total variation of images (n, …, height, width), over both axes."""
+    """Return the total variation of each image, (n,), given images (n, …, height, width).
+
+    The total variation is the mean absolute difference of neighbouring pixels, summed over both
+    axes.
+    """
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
     across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
     return down + across

@@ -1,10 +1,11 @@
 """Recovers the tokens of a text, and their order, from a language model's gradients.
 
 A token that does not occur in a batch has a zero row in the gradient of the embedding. The gradient
-of the first linear layer is ``Σ_t δ_t z_tᵀ`` over the inputs ``z_t`` of all positions. The rows of
-this gradient span the inputs if there are fewer positions than entries in ``z_t``. A token is
-therefore at a given position of the text if its input at that position lies in that span (Petrov,
-Dimitrov, Baader, Müller and Vechev 2024, "DAGER"). Both tests are exact, without any search.
+of the first linear layer is ``Σ_t δ_t z_tᵀ`` over all positions ``t``, with inputs ``z_t`` and
+gradients ``δ_t`` at the outputs. The rows of this gradient span the inputs if there are fewer
+positions than entries in ``z_t``. A token is therefore at a given position of the text if its input
+at that position lies in that span (Petrov, Dimitrov, Baader, Müller and Vechev 2024, "DAGER"). Both
+tests, of a token's presence and of its position, are exact and need no search.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from seepage.attacks.gradient.releases import GradientReleases
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.support.number_check import check_count
+from seepage.tables.names import counted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +35,8 @@ class RecoveredTokens:
         The most likely token at every position, (releases, length), or −1 if the span of the
         gradient does not restrict the tokens.
     distances
-        The distance of that token's input from the span, relative to its norm, (releases, length).
+        The distance of that token's input from the span, relative to the input's norm, (releases,
+        length).
     candidates
         The tokens at each position whose inputs lie in the span, for each release.
     """
@@ -49,7 +52,8 @@ class RecoveredTokens:
     def __repr__(self) -> str:
         known = int((self.sequences >= 0).sum())
         return (
-            f"<tokens of {len(self):,} releases: {known:,} of {self.sequences.numel():,} located>"
+            f"<tokens of {counted(len(self), 'release')}: {known:,} of "
+            f"{self.sequences.numel():,} located>"
         )
 
 
@@ -166,7 +170,7 @@ def _present(rows: Tensor, noise: float) -> Tensor:
 def _distances(
     gradient: Tensor, inputs: Tensor, ranks: tuple[int, int], noise: float
 ) -> Tensor | None:
-    """Return each input's relative distance from the rows' span; None if it excludes no input.
+    """Return inputs' relative distances from the rows' span; None if it contains all inputs.
 
     ``ranks`` are the number of positions and the dimension of all possible inputs.
     """

@@ -2,6 +2,6 @@
 
 ``signals`` measures a scikit-learn estimator's confidence in a record, ``networks`` a network's and
 ``texts`` a language model's. ``references`` trains reference models, with and without the record;
-``scores`` compares the attacked model's confidence with theirs. ``inference`` measures the success
-rate of the attack.
+``scores`` compares the attacked model's confidence with that of the reference models. ``inference``
+measures the success rate of the attack.
 """

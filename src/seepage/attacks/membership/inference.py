@@ -115,9 +115,9 @@ class MembershipInferenceResult(SummaryTable):
     def interval(self) -> ConfidenceInterval:
         """The 95 % confidence interval of the AUC, for new records and new models.
 
-        The variance of the AUC, on the log-odds scale, is the sum of two parts. The first is the
-        variance over records, which is averaged over the models because they share the records. The
-        second is the variance between models, divided by their number.
+        The variance of the AUC, on the log-odds scale, is the sum of two parts. The first part is
+        the variance over records, averaged over the models because they share the records. The
+        second part is the variance between models, divided by the number of models.
         """
         areas = self._areas()
         middle = float(np.clip(self.auc, 1e-6, 1 - 1e-6))
@@ -134,7 +134,7 @@ class MembershipInferenceResult(SummaryTable):
         """Return the true positive rate at a false positive rate, with its 95 % interval.
 
         The threshold is chosen from the non-members' scores. The interval is conservative: it
-        counts the records of only one model, and allows for the sampling error of the threshold.
+        counts only one model's records, and allows for the sampling error of the threshold.
         """
         check_share(fpr, "fpr")
         known = np.isfinite(self.scores)
@@ -416,9 +416,11 @@ class MembershipInference:
         sides = [~inside, inside] if self.online else [~inside]
         if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
             raise InputError(
-                "For every record, reference models that the attack needs are missing: models "
-                "trained without the record and, if online, models trained with it. Give other "
-                "reference models, or pass online=False."
+                "An online attack needs reference models trained with a record and others trained "
+                "without it; no record has both. Give other models, or pass online=False."
+                if self.online
+                else "Every reference model was trained on all records, but the attack needs "
+                "models trained without some of the records; give other reference models."
             )
         return inside
 

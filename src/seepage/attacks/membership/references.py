@@ -1,4 +1,4 @@
-"""Reference models, either given or trained on halves of the records in several processes.
+"""Reference models, either given or trained on halves of the records.
 
 The model for a half is a fitted clone of a scikit-learn estimator or the result of a training
 function ``train(X, y)`` (``train(X)`` if the labels are among the inputs). Only the predictions of
@@ -115,7 +115,7 @@ def _trained(source: Any, questions: Questions, half: np.ndarray, seed: int) -> 
 
 
 def _seed_torch(seed: int) -> None:
-    """Seed NumPy, and torch if loaded, so that the number of processes does not matter."""
+    """Seed NumPy, and torch if loaded: the number of processes must not change the results."""
     import sys
 
     np.random.seed(seed)  # noqa: NPY002 - what training functions of others draw from

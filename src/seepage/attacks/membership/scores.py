@@ -1,12 +1,13 @@
 """Membership scores of records: LiRA and RMIA, online and offline.
 
 *LiRA* (Carlini et al. 2022): the log-odds of a record's true class are approximately normal over
-reference models, both those trained with the record and those trained without it. The score is the
-log-likelihood ratio. Offline, without models trained on the record, the score is how many standard
-deviations the attacked model's log-odds exceed the reference models' mean.
+reference models, both those trained with the record and those trained without it. LiRA's score is
+the log-likelihood ratio. Offline, without models trained on the record, LiRA's score is the number
+of standard deviations by which the attacked model's log-odds exceed the mean of the reference
+models.
 
 *RMIA* (Zarifzadeh, Liu and Shokri 2024): the ratio ``p(x|θ)/p(x)`` compares the model's confidence
-in the record with that of reference models. The score is the share of other population records
+in the record with that of reference models. RMIA's score is the share of other population records
 whose ratio is lower by at least a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` replaces ``p(x)``,
 where ``p_out`` is the mean confidence of models trained without the record. The constant ``a`` is
 tuned on the reference models alone.
@@ -67,7 +68,7 @@ def rmia(
     gamma: float = 2.0,
     constant: float = 0.3,
 ) -> np.ndarray:
-    """Return RMIA's scores, ``(n,)``, given probabilities of the records, not log-odds."""
+    """Return RMIA's scores, ``(n,)``, from probabilities of the records (not log-odds)."""
     out = _mean(shadows, ~inside)
     if online:
         usual = 0.5 * (out + _mean(shadows, inside))

@@ -1,11 +1,11 @@
 """A fitted model's confidence in each record, from its predictions.
 
 For a classifier with probabilities, the confidence is the probability ``p`` of the record's true
-class. With only a decision function, it is the logistic function of the true class's lead over the
-best other class; with neither, it is 1 for a correct prediction and 0 otherwise. For a regressor,
-the confidence is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean squared residual over the records
-on which shadow models were not fitted. For a network, the log-odds are computed directly
-(``networks``).
+class. With only a decision function, the confidence is the logistic function of the true class's
+lead over the best other class; with neither, the confidence is 1 for a correct prediction and 0
+otherwise. For a regressor, the confidence is ``exp(−(y − ŷ)²/2s²)``, where ``s²`` is the mean
+squared residual over the records on which shadow models were not fitted. For a network, the
+log-odds are computed directly (``networks``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1, which forests o
 
 
 def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
-    """Return a classifier's probability of each record's true class, or a regressor's residuals.
+    """Return the model's confidence in each record: higher means more confident.
 
-    For a regressor, the function returns negative squared residuals: higher means more confident.
+    For a classifier, the confidence is the probability of the true class or its substitute (see the
+    module); for a regressor, it is the negative squared residual.
     """
     classes = getattr(model, "classes_", None)
     if classes is None:

@@ -55,7 +55,7 @@ def text_losses(net: Any, records: Sequence[Any], tokenizer: Any) -> np.ndarray:
 
 
 def _spoken(record: TextRecord, ends: Sequence[int]) -> np.ndarray:
-    """Return which tokens end within the model's output."""
+    """Return a mask of the tokens that end within the model's output."""
     places = np.asarray(ends)
     parts = [(places > first) & (places <= last) for first, last in record.spoken]
     return np.any(parts, axis=0) if parts else np.zeros(len(places), dtype=bool)

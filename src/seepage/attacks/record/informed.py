@@ -69,7 +69,7 @@ class InformedAdversary:
     ----------
     model
         The kind of model that was trained, with its penalty: any linear model from
-        :mod:`seepage.glm`, or scikit-learn's ``LinearRegression``, ``Ridge``,
+        :mod:`seepage.glm`, or one from scikit-learn, such as ``LinearRegression``, ``Ridge``,
         ``LogisticRegression`` or ``PoissonRegressor``. The model need not be fitted: a copy is
         fitted, unless the model already minimises its objective on the adversary's data.
     label
@@ -103,7 +103,7 @@ class InformedAdversary:
         self.model, self.label, self.noise = model, label, noise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Store the records, labels and weights; each attack uses all rows except its target."""
+        """Store the records, labels and weights; the attack on a row uses all other rows."""
         table = read_table(X)
         values = as_numpy(table.values)
         plain = Table(values, table.names, table.index, table.library)
@@ -178,9 +178,10 @@ class InformedAdversary:
 
         The result is the mean slope γ over the columns: 1 for an unbiased adversary, 0 for an
         adversary whose estimate ignores the record. By theorem 2 of Guo et al. (2022), the mean
-        squared error is at least ``γ²/η̄²``. A biased adversary can therefore fall below the bound
-        ``1/η̄²`` for unbiased adversaries. Slopes are available only for a model with one margin
-        and for Gaussian noise. The parameters are those of :meth:`errors`.
+        squared error per unknown is at least ``γ²/η̄²``, where η̄ is the record's dFIL. A biased
+        adversary can therefore fall below the bound ``1/η̄²`` for unbiased adversaries. Slopes are
+        available only for a model with one margin and for Gaussian noise. The parameters are those
+        of :meth:`errors`.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):

@@ -11,17 +11,17 @@ therefore computes::
 which, up to noise, is ``ρ x̃``, where ``ρ = ω ∂ℓ/∂m`` for this row at the minimiser. The estimate
 is ``x = B/ρ``, and only ρ is still unknown. There are three cases.
 
-*A coordinate κ is known*: an intercept's 1, or a constant column's c. It determines ``ρ = B_κ/c``.
-If ρ is no larger than its noise, division by ρ makes the estimate heavy-tailed.
+*A coordinate κ is known*: an intercept's 1, or a constant column's c. This coordinate determines
+``ρ = B_κ/c``. If ρ is no larger than its noise, division by ρ makes the estimate heavy-tailed.
 
 *The label is known as well.* Then both ``ρ`` and ``v = θ_Fᵀ(ρ x) = ρ(m) (m − μ₀)`` are functions of
 the margin m alone, where F are the unknown columns and μ₀ is the contribution of κ to the margin.
-These are two noisy equations for m, weighted by their covariance under the release's noise (``g``
-has the covariance ``HΣH``, with H the Hessian and Σ the covariance of the noise). The weighted
-residual e also predicts the noise in the other coordinates, ``Γe``, which is subtracted: ``x = (B −
-Γe)/ρ``. To first order in the noise, this estimate attains the Cramér–Rao bound. If the noise
-leaves the margin uncertain, the margin is shrunk towards the other records' margins, as if drawn
-from a Gaussian with their mean and standard deviation.
+The values of ρ and v give two noisy equations for m, weighted by their covariance under the
+release's noise (``g`` has the covariance ``HΣH``, with H the Hessian and Σ the covariance of the
+noise). The weighted residual e also predicts the noise in the other coordinates, ``Γe``, which is
+subtracted: ``x = (B − Γe)/ρ``. To first order in the noise, this estimate attains the Cramér–Rao
+bound. If the noise leaves the margin uncertain, the margin is shrunk towards the other records'
+margins, as if drawn from a Gaussian with their mean and standard deviation.
 
 *Only the label is known.* ``B`` determines the direction of x, and the loss its length L: ``ω
 ∂ℓ/∂m(± L θᵀB/‖B‖) = ± ‖B‖/L``. If there are several solutions, the one whose length is nearest the
@@ -64,8 +64,8 @@ class Solved(NamedTuple):
 class InformedAttack:
     """The base class of :class:`MarginAttack` and of the attack on softmax models.
 
-    It stores the model fitted on all records, and the position of a parameter whose column is
-    constant.
+    The class stores the model fitted on all records, and the position of a parameter whose column
+    is constant.
     """
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
@@ -120,8 +120,8 @@ class MarginAttack(InformedAttack):
     def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
 
-        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never stored: its square needs only inner products,
-        and its sum one matrix product.
+        ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never stored: the squared length needs only inner
+        products, and the sum one matrix product.
         """
         solved = self.solve(theta, rows)
         X, g, gain = self.picked(rows), solved.g[: self.X.shape[1]], self.gain[: self.X.shape[1]]
@@ -139,11 +139,12 @@ class MarginAttack(InformedAttack):
     def slope_sums(self, theta: np.ndarray, rows: np.ndarray, noise: Gaussian) -> np.ndarray:
         """Return ``Σ_t (x̂ − x)ᵀs`` of the given rows over releases ``theta``, (m,).
 
-        The score ``s = J̃ᵀ b̃`` of a release, with ``b̃`` its whitened noise, is the derivative of
-        the release's log-density with respect to the record. The Jacobian of the mean of any
-        estimate is therefore ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``. The mean slope ``γ = Tr(∂E x̂/∂x)/d``
-        is 1 for an unbiased estimate and 0 for an estimate that ignores the record. By the
-        Cauchy–Schwarz inequality, every estimate satisfies (Guo et al. 2022, theorem 2)::
+        With the whitened Jacobian ``J̃`` and a release's whitened noise ``b̃``, the score ``s = J̃ᵀ
+        b̃`` is the derivative of the release's log-density with respect to the record. The Jacobian
+        of the mean of any estimate is therefore ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``. The mean slope ``γ =
+        Tr(∂E x̂/∂x)/d`` is 1 for an unbiased estimate and 0 for an estimate that ignores the
+        record. By the Cauchy–Schwarz inequality, every estimate of a record with dFIL η̄ satisfies
+        (Guo et al. 2022, theorem 2)::
 
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
         """
@@ -379,7 +380,7 @@ def nearest_length(
 def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
     """Return ``Σ`` times the vectors, (P, k); without known noise, Σ is the identity.
 
-    Σ is the covariance of the noise. It is computed from the noise's own parameters, because it
+    Σ is the covariance of the noise. Σ is computed from the noise's own parameters, because Σ
     equals the inverse of the noise's Fisher information only for Gaussian noise.
     """
     if isinstance(noise, Gaussian):

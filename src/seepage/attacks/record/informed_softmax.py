@@ -5,8 +5,9 @@ column for each of K classes. The known records yield ``B = x̃ sᵀ − G``, (P
 up to noise, with ``ρ = ω (softmax(Wᵀx̃) − y)``. Adding one vector to all classes leaves every loss
 unchanged, so the component of B in that direction is noise and is removed.
 
-*A coordinate κ is known*: an intercept's 1, or a constant column's c. It determines ``ρ = B_κ/c``;
-then ``x = B ρ/‖ρ‖²`` by least squares. The label is the only class whose entry in ρ is negative.
+*A coordinate κ is known*: an intercept's 1, or a constant column's c. This coordinate determines
+``ρ = B_κ/c``; then ``x = B ρ/‖ρ‖²`` by least squares. The label is the only class whose entry in ρ
+is negative.
 
 *Only the label is known.* ρ is parallel to the leading right singular vector v of B, with ``v_y <
 0``; the length of x solves ``ω (softmax_y − 1) = ρ_y``. If there are several solutions, the one

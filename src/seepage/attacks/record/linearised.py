@@ -68,7 +68,7 @@ class LinearisedAdversary:
         self.prior, self.guess = prior, guess
 
     def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:
-        """Store all data except the unknown columns of one row (by default, all columns).
+        """Store all data except the unknown columns of one row.
 
         Parameters
         ----------
@@ -77,7 +77,8 @@ class LinearisedAdversary:
         row
             The attacked row.
         columns
-            The unknown columns; ``[]`` with ``label=True`` reconstructs only the label.
+            The unknown columns; by default, all columns. ``[]`` with ``label=True`` reconstructs
+            only the label.
         label
             Whether to reconstruct the label too, as the last unknown (only for models with one
             output).

@@ -15,12 +15,13 @@ import numpy as np
 
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.names import counted
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import as_numpy, build_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ReconstructionErrors(RecordNumbers):
+class ReconstructionErrors(RecordResult):
     """The errors of an attack on each attacked record, over many trials.
 
     Parameters
@@ -86,7 +87,7 @@ class ReconstructionErrors(RecordNumbers):
 
     def __repr__(self) -> str:
         return (
-            f"<attack on {len(self)} record{'s' if len(self) != 1 else ''}, {self.trials} trials: "
+            f"<attack on {counted(len(self), 'record')}, {counted(self.trials, 'trial')}: "
             f"mean squared error, median {np.median(self.mse):.4g}, smallest "
             f"{np.min(self.mse):.4g} at {self.rows[int(np.argmin(self.mse))]!s}>"
         )
@@ -165,7 +166,7 @@ def reconstruction_errors(estimates: Any, truth: Any, rows: Any = None) -> Recon
 
 
 def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
-    """Return, for each record, how often the level nearest the reconstruction is correct.
+    """Return, for each record, the share of trials in which the nearest level is correct.
 
     Parameters
     ----------
@@ -196,13 +197,14 @@ def categorical_accuracy(estimates: Any, truth: Any, codes: Any) -> np.ndarray:
 def _read(estimates: Any, truth: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the reconstructions, (trials, m, d), and the records, (m, d)."""
     guesses = as_numpy(estimates).astype(float)
+    given = guesses.shape
     records = np.atleast_2d(as_numpy(truth).astype(float))
     if guesses.ndim == 2:
         guesses = guesses[:, None, :]
     if guesses.ndim != 3 or guesses.shape[1:] != records.shape or len(guesses) == 0:
         raise InputError(
-            "estimates must have the shape (trials, records, unknowns), for records of shape "
-            f"{records.shape}, not the shape {guesses.shape}."
+            f"estimates must have the shape (trials, {', '.join(map(str, records.shape))}) to "
+            f"match truth, with at least one trial, not {given}."
         )
     return guesses, records
 

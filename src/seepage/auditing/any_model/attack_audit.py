@@ -1,4 +1,4 @@
-"""An audit by attack: fit, attack with shadow models, and run structural checks."""
+"""Audits a model by attack: fits it, attacks it with shadow models, and checks its structure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = {
     "mlp": ("neural_network", "MLPClassifier", "MLPRegressor"),
     "neighbours": ("neighbors", "KNeighborsClassifier", "KNeighborsRegressor"),
 }
-MOST_RECORDS = 20_000  # the most records, halves of which shadow models are fitted on
+MOST_RECORDS = 20_000  # the most records from which the halves are drawn
 
 
 def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
@@ -76,8 +76,8 @@ def audit_estimator(
     Parameters
     ----------
     estimator
-        The estimator; it is cloned and fitted on all records, and on random halves of at most
-        20,000 records.
+        The estimator; clones of it are fitted on all records, and on random halves of the records
+        (of 20,000 records drawn at random, if there are more).
     X, y
         The records and their labels. A data frame is passed to the estimator unchanged, with its
         column names, so that a pipeline may encode text. If the estimator does not accept text or
@@ -85,11 +85,11 @@ def audit_estimator(
     source, target
         The names of the data and of the labels in the report.
     shadows
-        The number of shadow models to fit.
+        The number of shadow models to fit, in addition to two attacked models.
     jobs
-        The number of models to fit at a time.
+        The number of models to fit in parallel.
     seed
-        The seed of the random halves.
+        The seed of the random halves and of the records and columns drawn.
     together
         The column positions of attributes that are encoded in several columns, by attribute name.
         By default, every column is an attribute.
@@ -128,8 +128,8 @@ def audit_estimator(
     if len(y) > MOST_RECORDS:
         chosen = np.sort(np.random.default_rng(seed).permutation(len(y))[:MOST_RECORDS])
         done.append(
-            f"The attack used {MOST_RECORDS:,} of the {len(y):,} records, drawn at random: models "
-            "fitted on fewer records tend to leak more about their records, not less."
+            f"The attack used {MOST_RECORDS:,} of the {len(y):,} records, drawn at random. "
+            "Models fitted on fewer records tend to leak more about these records, not less."
         )
     targets = 2
     done.append(
@@ -180,7 +180,7 @@ def _labels_of(name: str, values: Any, records: int) -> np.ndarray:
 
 
 class _Asked(NamedTuple):
-    """Stores one model's outputs for all records; it was fitted on a random half of them."""
+    """The outputs for all records of a model that was fitted on a random half of them."""
 
     signal: np.ndarray
     error: np.ndarray
@@ -208,7 +208,7 @@ def _said_of(plan: GuessingPlan) -> str:
 
 
 def _gap(held_out: HeldOutFinding, records: int) -> StructuralRisk:
-    """Return the generalisation gap as a structural risk, which is found if it is significant."""
+    """Return the generalisation gap as a structural risk; a significant gap counts as found."""
     found = held_out.gap_low > 0 or held_out.p_value < 0.05
     return StructuralRisk(
         "generalisation gap",

@@ -87,8 +87,10 @@ def compare_held_out(
 ) -> HeldOutFinding:
     """Return the errors of models fitted on random halves, for members and for non-members.
 
-    ``errors`` are those of :func:`record_errors`, (M, n); ``signals`` is the confidence of each
-    model in each record; ``inside`` marks the records that the model was fitted on.
+    For each of M models and n records, (M, n), ``errors`` contains the result of
+    :func:`record_errors`, ``signals`` the model's confidence in the record, and ``inside`` whether
+    the model was fitted on it. ``y`` contains the labels, (n,). The first ``targets`` models are
+    attacked.
     """
     constants = np.stack([_constant_errors(y, half, classes) for half in inside])
     model, constant = contrast(errors, inside), contrast(constants, inside)

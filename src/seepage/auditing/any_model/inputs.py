@@ -150,7 +150,7 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
         return None, ()
     done = [f"text was encoded with one column per value ({listed(text)})"] if text else []
     done += [
-        f"missing values were replaced by medians, each with an indicator column ({listed(gaps)})"
+        f"missing values were replaced by medians and marked in indicator columns ({listed(gaps)})"
     ]
     done = done if gaps else done[:-1]
     said = (
@@ -163,7 +163,7 @@ def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _as_given(X: Any) -> Any:
-    """Return a data frame unchanged, and other input as an array (of floats, if without text)."""
+    """Return a data frame unchanged, and other input as an array (of floats, unless with text)."""
     if is_frame(X):
         return X
     values = as_numpy(X.toarray() if hasattr(X, "toarray") else X)

@@ -1,8 +1,8 @@
 """Limits on an audit by attack, which can show only that a limit is exceeded.
 
-Two of the limits for linear models apply to attacks, because attacks can exceed them: the success
-rates of membership inference and of guesses. The other limits apply to bounds, which attacks do not
-provide.
+Two of the limits for linear models apply to attacks, because an attack's success can exceed them:
+the success rates of membership inference and of guesses. The other limits apply to upper bounds,
+which attacks do not provide.
 """
 
 from __future__ import annotations
@@ -89,9 +89,11 @@ def hold_to(limits: Limits, audit: AttackAudit) -> AttackAudit:
     gates = tuple(gate(audit, limit) for gate, limit in stated if limit is not None)
     steps = audit.steps
     if left_out:
+        one = len(left_out) == 1
         steps += (
-            f"The preset's limit {', '.join(left_out)} was not checked, because attacks do not "
-            "measure it.",
+            f"The preset's {'limit' if one else 'limits'} {', '.join(left_out)} "
+            f"{'was' if one else 'were'} not checked, because attacks do not measure "
+            f"{'it' if one else 'them'}.",
         )
     return replace(audit, gates=gates, preset=limits.preset, steps=steps)
 

@@ -36,8 +36,8 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     shape
         The shape of a single record.
     loss
-        The network's mean loss on its records; copies with new weights are trained until they reach
-        it.
+        The network's mean loss on its records; copies with new weights are trained until their own
+        records give the same loss.
     train
         The owner's training function, used instead of Adam: it takes inputs and targets, and
         returns a network.
@@ -91,7 +91,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         return copy.copy(self)._as_fitted(self.net, y)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the likeliest class, or the output if the targets are numbers."""
+        """Return the most probable class, or the output if the targets are numbers."""
         if not hasattr(self, "classes_"):
             return self._outputs(X).reshape(len(X))
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
@@ -215,14 +215,16 @@ def as_estimator(
             f"The network cannot predict these records ({str(problem).splitlines()[0]}); pass the "
             "inputs it was trained on, and classes as whole numbers from 0."
         ) from problem
-    steps = ("The attacked networks were trained by the given training function.",)
+    steps = ("The attacked and the shadow networks were trained by the given training function.",)
     if train is None:
         how = (
             "with Adam until their loss on their records is at most that of the given network, "
             f"{estimator.loss:.3g}, or for {estimator.epochs} epochs. Pass train= to train them "
             "like your network"
         )
-        steps = (f"The attacked networks are copies with new weights, trained {how}.",)
+        steps = (
+            f"The attacked and the shadow networks are copies with new weights, trained {how}.",
+        )
     return estimator, table.reshape(len(table), -1), labels, steps
 
 

@@ -156,13 +156,13 @@ def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
 def all_columns(audit: AttackAudit) -> float:
     """Return the level of each interval for 95 % simultaneous coverage of all columns (Bonferroni).
 
-    Simultaneous coverage is needed because the shown column was selected among all columns.
+    Simultaneous coverage is needed because the column shown was selected among all columns.
     """
     return 1 - 0.05 / max(1, len(audit.guesses))
 
 
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
-    """Return the columns that are guessed right significantly more often for members.
+    """Return the columns that are guessed significantly better for members than for non-members.
 
     The 95 % intervals hold for all columns at once, because one of many columns may differ by
     chance.
@@ -202,7 +202,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
                 "bad" if leaked else "",
                 "the model leaks it" if leaked else "not significant",
                 (
-                    f"95 % CI {_points(more.low)} to {_points(more.high)} points",
+                    f"95 % CI {_points(more.low)} to {_points(more.high)} percentage points",
                     f"{percent(most.baseline)} without the model",
                 ),
             )
@@ -238,11 +238,12 @@ def _standard(audit: AttackAudit) -> tuple[str, str] | None:
 
 
 def _most_surely(audit: AttackAudit) -> tuple[str, ...]:
-    """Return a sentence about the rows with the strongest evidence of membership."""
+    """Return a phrase with up to three rows that have the strongest evidence of membership."""
     scores = audit.strongest.record_scores()
     first = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:3]
     rows = [f"{audit.attacked[k]}" for k in first if scores[k] > 0]
-    return (f"most: rows {', '.join(rows)}",) if rows else ()
+    what = "row" if len(rows) == 1 else "rows"
+    return (f"strongest evidence: {what} {', '.join(rows)}",) if rows else ()
 
 
 def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
@@ -311,13 +312,13 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
         below,
         "exceeded by 1 % of non-members",
         ((0, number(edges[0])), (below + above, number(edges[-1]))),
-        f"Histogram of the evidence of membership for {total:,} members of one attacked model: "
-        f"{found:,} exceed the threshold that 1 % of non-members exceed.",
+        f"Histogram of the evidence of membership for {total:,} members of one attacked model. "
+        f"Above the threshold that 1 % of non-members exceed: {found:,}.",
     )
 
 
 def _changes(audit: AttackAudit) -> Remedies:
-    """Return the model as it is, a constant prediction, and remedies, none of which was tried."""
+    """Return lines for the model, for untried remedies, and for a constant prediction."""
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
     lines = [
@@ -370,10 +371,10 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tone = "caution"
         label = "Some members can be recognised" if ends.low > 0.5 else "Values of members leak"
         headline = (
-            "Membership inference succeeds more often than chance."
+            "Membership inference succeeds more often than by chance."
             if ends.low > 0.5
-            else f"An attack guesses “{short(leaked[0].name)}” of members more often than of "
-            "non-members."
+            else f"An attack guesses “{short(leaked[0].name)}” correctly more often for members "
+            "than for non-members."
         )
     else:
         tone, label = "caution", "No attack succeeded" if found else "Nothing was found"
@@ -387,8 +388,8 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tell("useful", audit.held_out, of="attack.j2"),
         f"Checks without an attack found {risky or 'none'} of "
         f"{counted(looked, 'structural risk')}{names}.",
-        "Results of attacks are not bounds: a stronger attack may reveal more. For linear models "
-        "released with noise, seepage computes an upper limit.",
+        "Results of attacks are lower bounds on leakage: a stronger attack may reveal more. For "
+        "linear models released with noise, seepage computes upper bounds on leakage.",
     )
     gates = tuple((gate, tell("gate", gate, of="attack.j2")) for gate in audit.gates)
     return Verdict(tone, label, headline, sentences, gates=gates)

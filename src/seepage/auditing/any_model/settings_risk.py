@@ -86,7 +86,7 @@ _XGBOOST: dict[str, float] = {"n_estimators": 100, "max_depth": 6, "min_child_we
 def rules_met(model: Any, records: int) -> int | None:
     """Return how many rules on risky settings a model matches; ``None`` if no rule applies to it.
 
-    A fraction of the records, such as ``min_samples_leaf=0.01``, is converted to a number of
+    A fraction of the records, such as ``min_samples_leaf=0.01``, is converted to a count out of
     ``records``.
     """
     known = library_class(model, ("sklearn", "xgboost"))

@@ -1,6 +1,6 @@
 """Structural risks of a fitted model, found without any attack.
 
-The risks follow the checks of output control in safe havens (SACRO). These checks look for few
+The risks follow the output checks of safe havens for data (SACRO). These checks look for few
 degrees of freedom, cells with few records, classes disclosed with certainty, records stored inside
 the model, and needlessly risky settings. Each risk is a number for the model and, if applicable,
 for every record. The limits are output checkers' rules of thumb, not bounds.
@@ -237,7 +237,7 @@ def _settings(parts: list[Part], records: int) -> StructuralRisk:
 
 
 def _single_levels(X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records with a value that no other has, in columns of at most 50 values."""
+    """Count the records with a unique value in some column of at most 50 different values."""
     columns = columns_as_they_are(X)
     alone = np.zeros(len(columns[0][1]), bool)
     for _, column in columns:

@@ -3,8 +3,8 @@
 The data are in one file without executable code. A ``.npz`` or ``.safetensors`` file has the arrays
 ``x``, ``y`` and ``property`` (or the property's own name). A ``.parquet`` file has a column ``y``
 (or ``label``) and a column for the property; all other columns contain numbers, and together are
-``x``. Bytes (uint8) are divided by 255. The network is made by a function without arguments in a
-Python file of the caller, named ``file.py:function``.
+``x``. Inputs of type uint8 are divided by 255. The network is returned by a function without
+arguments in the caller's Python file, named as ``file.py:function``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class AuxiliaryData(NamedTuple):
 
 
 def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
-    """Return auxiliary data; the property is the array of this name, or ``property``."""
+    """Return auxiliary data; the property is the array called ``name`` or ``property``."""
     check_input(path)
     ending = path.suffix.lower()
     if ending not in _KINDS:
         raise InputError(
             f"{path.name} is not in a supported format; convert it to one of "
-            f"{listed(list(_KINDS))}, which hold no programs."
+            f"{listed(list(_KINDS))}, which contain no executable code."
         )
     if not path.is_file():
         raise InputError(f"There is no file {path}; check the path.")
@@ -66,7 +66,7 @@ def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
     for each, what in ((y, "y"), (values, "the property")):
         if len(each) != len(x):
             raise InputError(
-                f"In {path.name}, x has the length {len(x):,}, but {what} has the length "
+                f"In {path.name}, x has the length {len(x):,} and {what} the length "
                 f"{len(each):,}; give one value per record."
             )
     if x.dtype.kind in "ui" and x.dtype.itemsize > 1:
@@ -77,7 +77,7 @@ def read_auxiliary(path: Path, name: str) -> AuxiliaryData:
 
 
 def load_network(name: str) -> Any:
-    """Return the network that the caller's function, named ``file.py:function``, makes."""
+    """Return the network from the caller's function, named as ``file.py:function``."""
     file, colon, function = name.rpartition(":")
     path = Path(file)
     if not colon or path.suffix != ".py":
@@ -143,7 +143,7 @@ def _columns(path: Path, arrays: Mapping[str, Any]) -> np.ndarray:
 
 
 def _text(value: Any) -> str:
-    """Return a value of the property as text, as in a table of clients."""
+    """Return a value of the property as text; whole numbers have no decimal point."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

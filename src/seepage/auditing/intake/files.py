@@ -1,8 +1,8 @@
 """Reads an input file of any supported format into one table of typed columns.
 
-Text files have many dialects. The dialect (separator, decimal mark, encoding) is detected and
-reported, unless the caller states it. If a file's numbers can be read in two ways, an error names
-the option to set. Error messages name columns, but never quote their cells.
+The dialect of a text file (separator, decimal mark, encoding) is detected and reported, unless the
+caller states it. If a file's numbers can be read in two ways, an error names the option to set.
+Error messages name columns, but never quote their cells.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _SIGNS = {
     b"ARROW1": "Arrow",
     b"FEA1": "Feather V1",
     b"ORC": "ORC",
-    b"PK\x03\x04": "zip archive (or Excel workbook)",
+    b"PK\x03\x04": "zip archive (or an Excel workbook with another extension)",
     b"\x1f\x8b": "gzip",
     b"BZh": "bz2",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -90,11 +90,12 @@ _PER_CENT = r"[ \x{a0}\x{202f}]?%$"
 
 
 def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
-    """Read a file in any of the :data:`FORMATS`, determined by its extension, or fetch a URL.
+    """Read a file in any of the :data:`FORMATS`, or a URL if ``options`` permit it.
 
-    White space around text is stripped, texts that denote missing values become missing, and
-    columns get printable, non-empty, unique names. :func:`steps_of` reports what was detected and
-    changed. An unreadable file raises an error that does not quote its cells.
+    The format is determined by the extension and checked against the file's first bytes. White
+    space around text is stripped, texts that denote missing values become missing, and columns get
+    printable, non-empty, unique names. :func:`steps_of` reports what was detected and changed. An
+    unreadable file raises an error that does not quote its cells.
     """
     path, options = Path(path), options or FileOptions()
     check_input(path)
@@ -115,7 +116,7 @@ def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
             raise InputError(
                 f"{path.name} is {_a(kind)} file, whose columns and types are fixed; use "
                 "--no-header, --names, --separator, --decimal, --thousands and --encoding only "
-                "with CSV files."
+                "with CSV and TSV files."
             )
         table = _with_clean(read_typed(path, kind, packed, options.sheet), numbers=False)
     if table.num_columns == 0 or table.num_rows == 0:
@@ -139,7 +140,7 @@ def table_of_frame(frame: Any) -> pa.Table:
     except (TypeError, ValueError, pa.ArrowException) as problem:
         raise InputError(
             f"The {type(frame).__name__} cannot be read as a table ({str(problem).rstrip('.')}); "
-            "give each column a single type."
+            "pass a data frame in memory, with a single type in each column."
         ) from problem
     if table.num_columns == 0 or table.num_rows == 0:
         raise InputError("The table is empty; pass a table with rows and columns.")
@@ -346,14 +347,15 @@ class _TextFile:
         return io.TextIOWrapper(self._open(), encoding=encoding, newline="")
 
     def _find_separator(self) -> str:
-        """Return the separator that splits the first lines into equally many cells (≥ 2).
+        """Return the separator that splits each of the first lines into the same number of cells.
 
-        If several do, an error is raised. If none does, the usual separator is returned, unless
-        another one splits the first line and the usual one does not.
+        The number of cells must be at least two. If several separators qualify, an error is raised.
+        If none does, the usual separator is returned, unless only another one splits the first
+        line.
         """
         with self._stream() as stream:
             sample, cut = stream.read(1 << 16), bool(stream.read(1))
-        cells: dict[str, list[int]] = {}  # of the first lines, but a last line that is cut off
+        cells: dict[str, list[int]] = {}  # of the first lines, without one that is cut off
         before = csv.field_size_limit(LONGEST)
         for mark in _SEPARATORS:
             cells[mark] = []
@@ -367,8 +369,8 @@ class _TextFile:
         if len(fits) > 1:
             ways = " or ".join(_SEPARATORS[mark] for mark in fits)
             raise InputError(
-                f"{self.path.name} may be separated by {ways}: each splits every line into the "
-                "same number of cells; choose one with --separator."
+                f"{self.path.name} may be separated by {ways}: each splits the first lines into "
+                "equal numbers of cells; choose one with --separator."
             )
         if not fits:  # some line is odd, which the reader will report
             cells.pop(" ")
@@ -462,7 +464,8 @@ class _TextFile:
         """Convert text columns that contain only numbers to numeric columns.
 
         A file has one decimal mark: the one with which every such column can be read. If there is
-        none, or numbers can be read in two ways, an error is raised, unless the caller states it.
+        none, or numbers can be read in two ways, an error is raised, unless the caller states the
+        mark.
         """
         found = {
             j: written
@@ -532,7 +535,7 @@ class _TextFile:
         for mark in dict.fromkeys(read[j].groups[decimal] for j in grouped):
             names = listed([titles[j] for j in grouped if read[j].groups[decimal] == mark])
             self.steps.append(
-                f"{THOUSANDS[str(mark)].capitalize()} were read as thousands separators: {names}."
+                f"{THOUSANDS[str(mark)].capitalize()} were read as thousands separators in {names}."
             )
         cent = [titles[j] for j, written in read.items() if written.per_cent]
         if cent:
@@ -545,7 +548,7 @@ class _TextFile:
                 else "other columns use it as the decimal mark"
             )
             self.steps.append(
-                f"In {listed(doubt)}, a {DECIMALS[decimal][:-1]} that always precedes three "
+                f"In {listed(doubt)}, a {THOUSANDS[decimal][:-1]} that always precedes three "
                 f"digits was read as the decimal mark, since {why}. If the mark separates "
                 f"thousands, use --thousands '{decimal}'."
             )
@@ -555,14 +558,14 @@ class _TextFile:
 class _Written:
     """A text column that contains numbers, with the decimal marks that it may have."""
 
-    text: Column  # without signs of per cent
+    text: Column  # without per cent signs
     per_cent: bool
     groups: Mapping[str, str | None]  # for each decimal mark, what stands between groups of digits
     commas: bool  # whether it has a comma
 
     @classmethod
     def of(cls, column: Column, thousands: str | None) -> _Written | None:
-        """Return how a column's numbers are written; ``None`` for plain integers and other text."""
+        """Return how a column's numbers are written, or ``None`` if not all texts are numbers."""
         texts = pc.unique(column.drop_null())
         if not len(texts) or not all(map(_LIKE_A_NUMBER.fullmatch, texts[:100].to_pylist())):
             return None
@@ -624,7 +627,8 @@ def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
     names = unique(cleaned)
     if empty:
         called = listed([names[j] for j in empty])
-        steps.append(f"{counted(len(empty), 'column')} without a name: named {called}.")
+        had = counted(len(empty), "column without a name was", "columns without a name were")
+        steps.append(f"{had} named {called}.")
     renamed = [new for new, old in zip(names, cleaned, strict=True) if new != old]
     if renamed:
         steps.append(

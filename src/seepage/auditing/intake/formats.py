@@ -26,7 +26,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")
 
 
 def read_typed(path: Path, kind: str, packed: str | None, sheet: str | None) -> pa.Table:
-    """Read a file that is not plain text; ``packed`` is the compression of a JSON-lines file.
+    """Read a file whose format stores types; ``packed`` is the compression of a JSON-lines file.
 
     ``sheet`` is the sheet of a workbook or the table of a database, if it has several.
     """
@@ -81,8 +81,8 @@ def fetched(url: str) -> Iterator[Path]:
         except ImportError as error:
             raise InputError(
                 f"fsspec cannot read {url.partition(':')[0]} without the library "
-                f"{shown(error.name or 'of that protocol')}; install that library, or download the "
-                "file."
+                f"{shown(error.name) if error.name else 'for it'}; install that library, or "
+                "download the file."
             ) from error
         except (OSError, ValueError) as error:
             raise InputError(
@@ -112,7 +112,10 @@ def _read_orc(path: Path) -> pa.Table:
 
 
 def _read_workbook(path: Path, sheet: str | None) -> pa.Table:
-    """Read a sheet of an Excel workbook, with names in row 1 and formulas as their last values."""
+    """Read a sheet of an Excel workbook, with names in its first non-empty row.
+
+    Formulas are read as their last computed values.
+    """
     openpyxl = _library("openpyxl", "An Excel workbook")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
@@ -194,7 +197,7 @@ def _one_of(path: Path, what: str, known: Sequence[str], wanted: str | None) -> 
 
 
 def _from_cells(path: Path, names: Sequence[str], columns: Sequence[list[Any]]) -> pa.Table:
-    """Return a table from cells of any type; a column of mixed types becomes text."""
+    """Return a table from cells; mixed numbers become floats, and other mixed types text."""
     arrays = []
     for name, cells in zip(names, columns, strict=True):
         try:
@@ -231,7 +234,7 @@ def _read_json_lines(path: Path, packed: str | None) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         # Arrow's message may quote the data; only the row number is taken from it.
         row = re.search(r"in row (\d+)", str(error))
-        where = f" (first in row {row[1]})" if row else ""
+        where = f" (first error in row {row[1]})" if row else ""
         raise InputError(
             f"{path.name} cannot be read as JSON lines{where}: every line must be one JSON object, "
             "and each name must have the same type in all lines."

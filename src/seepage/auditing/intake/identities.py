@@ -92,8 +92,9 @@ def check_identifiers(
 ) -> None:
     """Raise an error for columns named like identifiers, unless their role is ``settled``.
 
-    If a column has few values, each in many rows (such as the party identification ``PID`` in
-    anes96), no error is raised, and :func:`panel_notices` yields a notice.
+    If a column has fewer than five values, no error is raised, since they identify nobody. If it
+    has few values, each in many rows (such as the party identification ``PID`` in anes96),
+    :func:`panel_notices` yields a notice instead.
     """
     fewest = 5  # different values: fewer identify nobody
     most_rows = 50  # of one person: beyond, a column more likely holds codes of a few levels

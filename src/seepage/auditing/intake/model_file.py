@@ -1,7 +1,6 @@
 """Reads a fitted linear model from a file that contains numbers and text but no executable code.
 
-The two formats, JSON and safetensors, have the same content. On the audited table, the model must
-minimise::
+The format is JSON or safetensors. On the audited table, the model must minimise::
 
     Σᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²        (n rows; the intercept w₀ is not penalised)
 
@@ -23,8 +22,8 @@ minimise::
 **safetensors** (``.safetensors``) stores ``coefficients`` with shape (d,), or (K, d) for softmax.
 It may also store ``intercept``, which is one number, or has shape (K,) for softmax. Both tensors
 are float64 or float32. The metadata contain ``family`` and ``l2`` as text, and ``classes`` and
-``features`` as JSON lists. Safetensors stores an array in its memory order, so pass
-``numpy.ascontiguousarray(coef)``, not a transposed view.
+``features`` as JSON lists; ``ridge`` and ``columns`` are not supported. Safetensors stores an array
+in its memory order, so pass ``numpy.ascontiguousarray(coef)``, not a transposed view.
 
 Pickles are not read, because opening a pickle can run arbitrary code.
 """
@@ -58,13 +57,13 @@ def load_model(path: Path) -> Any:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         why = (
-            "may contain a program, so it is not opened"
+            "may contain executable code, so it is not opened"
             if path.suffix.lower() in _PICKLES
-            else "is not a supported model format"
+            else "is not in a supported format for models"
         )
         raise InputError(
-            f"{path.name}: {path.suffix or 'a file without extension'} {why}; write the "
-            "coefficients, intercept, family and l2 as .json or .safetensors."
+            f"{path.name} {why}; write the coefficients, intercept, family and l2 as .json or "
+            ".safetensors."
         )
     check_input(path)
     if not path.is_file():
@@ -81,8 +80,9 @@ def load_model(path: Path) -> Any:
 def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
     """Return whether a loaded model has a feature for every level of the table's categories.
 
-    If not, the model omits the first level of each category. ``levels`` maps each category to its
-    number of levels.
+    If not, the model omits the first level of each category. If the file does not name the
+    features, a model without an intercept is assumed to have every level. ``levels`` maps each
+    category to its number of levels.
     """
     known = [str(name) for name in getattr(model, "feature_names_in_", ())]
     if not known or not levels:
@@ -116,7 +116,7 @@ def match_features(model: Any, names: Sequence[str]) -> None:
     extra = [name for name in place if name not in set(names)]
     if lacking or extra:
         missing = f"has no coefficient for {listed(lacking)}" if lacking else ""
-        beyond = f"has coefficients for {listed(extra)}, not in the table" if extra else ""
+        beyond = f"has coefficients for {listed(extra)}, absent from the table" if extra else ""
         both = " and " if lacking and extra else ""
         raise InputError(
             f"The model {missing}{both}{beyond}; give the table on which the model was fitted."
@@ -132,7 +132,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise InputError(f"{path.name} is not valid JSON: {error}; correct it.") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path.name} must contain one JSON object with {', '.join(_KEYS)}.")
+        raise InputError(
+            f"{path.name} must contain one JSON object with keys from {', '.join(_KEYS)}."
+        )
     return content
 
 
@@ -191,7 +193,8 @@ def _build(file: str, content: dict[str, Any]) -> Any:
     for key in ("family", "coefficients", "l2"):
         if key not in content:
             raise InputError(
-                f"{file} does not state {key!r}; add it: a model needs family, coefficients and l2."
+                f"{file} does not state {key!r}; add it: a model needs family, coefficients, and "
+                "l2 (or ridge)."
             )
     family = content["family"]
     if family not in tuple(MODELS):
@@ -243,7 +246,8 @@ def _scaling(file: str, columns: Any) -> dict[str, tuple[float, float]] | None:
     good = all(np.isfinite(pair).all() and pair[1] > 0 for pair in read.values())
     if not isinstance(columns, list) or len(read) != len(columns) or not good:
         raise InputError(
-            f"{file}: columns must be a list of objects with a name, a centre and a positive unit."
+            f"{file}: columns must be a list of objects, each with a different name, a centre and "
+            "a positive unit."
         )
     return read
 
@@ -293,7 +297,8 @@ def _add_classes(file: str, model: Any, family: str, classes: Any, outputs: int)
     whole = isinstance(classes[0], int)
     if whole and max(map(abs, classes)) > 2**62:
         raise InputError(
-            f"{file}: the classes must be 64-bit integers; use smaller ones, or strings."
+            f"{file}: integer classes must lie between −2⁶² and 2⁶²; use smaller integers, or "
+            "strings."
         )
     model.classes_ = np.array(classes, dtype=np.int64 if whole else object)
 

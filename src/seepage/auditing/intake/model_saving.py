@@ -1,9 +1,9 @@
 """``sp.save`` writes a fitted model to a file; ``sp.load`` and ``seepage audit`` read the file.
 
 The file contains numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. Like
-``release.json`` in a release folder, it includes a pipeline's scaling, column by column. A penalty
-that does not grow with the number of records is written as its total, ``ridge``, because the number
-of records is unknown.
+``release.json`` in a release folder, the file includes a pipeline's scaling, column by column. A
+penalty that does not grow with the number of records is written as its total, ``ridge``, because
+the number of records is unknown.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def save(model: Any, path: str | Path) -> Path:
     ``intercept``, ``features`` and ``columns`` are optional. ``columns`` states how raw columns are
     scaled, in this example ``(age − 50)/10``; without it, the coefficients apply to the raw
     columns. ``ridge`` (nλ) may be given instead of ``l2`` (λ). A ``.safetensors`` file contains the
-    tensors ``coefficients`` and ``intercept``; its metadata contain the other fields as text, with
-    lists as JSON. Pickles are not read, because opening a pickle can run arbitrary code.
+    tensors ``coefficients`` and ``intercept``; its metadata contain ``family`` and ``l2`` as text,
+    and ``classes`` and ``features`` as JSON lists. Pickles are not read, because opening a pickle
+    can run arbitrary code.
 
     Examples
     --------
@@ -130,8 +131,8 @@ def load(path: str | Path) -> Any:
     Parameters
     ----------
     path
-        The ``.json`` or ``.safetensors`` file. If all levels of a category are integers, they are
-        read as numbers, otherwise as text.
+        The ``.json`` or ``.safetensors`` file. If all levels of a category are written as integers,
+        they are read as integers, otherwise as text.
 
     Examples
     --------
@@ -240,7 +241,7 @@ def _content(model: Any) -> dict[str, Any]:
     if settings.model not in _FAMILIES or not settings.refits:
         raise refusal(
             "A model file can describe only linear, logistic, Poisson and softmax models with an "
-            "L2 penalty.",
+            "L2 penalty or none.",
             _IN_PYTHON,
         )
     if fit.sample_weight is not None:
@@ -288,7 +289,7 @@ def same_model(model: Any) -> str | None:
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
-    """Return a description of the model, and the penalty to write: λ, or nλ if nλ is fixed."""
+    """Return a description of the model and its penalty: λ, or nλ if it is the same for every n."""
     if library_of(type(model)) == "statsmodels":
         inner = model.model
         exog = np.asarray(inner.exog)
@@ -343,7 +344,7 @@ def _columns_of(pipeline: Any) -> Iterator[_Columns]:
     if len(steps) != 1:
         raise refusal(
             "A model file can describe one step of scaling and encoding, but this pipeline has "
-            f"{len(steps)}.",
+            f"{counted(len(steps), 'step')} before the model.",
             _IN_PYTHON,
         )
     step = steps[0]

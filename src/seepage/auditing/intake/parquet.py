@@ -81,9 +81,10 @@ class TableInChunks(TableToAudit):
 class AuditedRows(Batches):
     """Cleans data as :func:`seepage.auditing.intake.files.read_file` does, batch by batch.
 
-    Columns get valid names, text is cleaned, and rows with a missing value in a ``needed`` column
-    are dropped. The column :data:`ROW` contains row numbers in the whole table, starting at
-    ``first``. ``labels`` states how label columns are read, and ``steps`` lists the changes.
+    Columns get printable, unique names, text is cleaned, and rows with a missing value in a
+    ``needed`` column are dropped. The column :data:`ROW` contains row numbers in the whole table,
+    starting at ``first``. ``labels`` states how label columns are read, and ``steps`` lists the
+    changes.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Raise an error if a plan does not match the columns of a table and their kinds."""
+        """Raise an error if the plan does not match the columns of a table and their kinds."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(
@@ -154,7 +154,7 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
         if rare:
             words.insert(
                 1,
-                f"{rare:,} shared by fewer than {holders} records, {sizes.count(1):,} in only one",
+                f"{rare:,} in fewer than {holders} records, {sizes.count(1):,} of them in only one",
             )
     elif profile.kind == "numeric":
         words.insert(1, f"{sums.least:g} to {sums.most:g}")

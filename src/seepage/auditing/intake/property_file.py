@@ -1,9 +1,9 @@
 """Reads a property of clients, or of each of their updates, from a file.
 
-The file is either a table (CSV, TSV, Parquet, Arrow, JSON lines) or a JSON object that maps nodes
-to values. A table has a column ``node`` or ``client``, a column for the property, and optionally
-one for the ``round``. Nodes are stored as text, because Flower's 64-bit node numbers exceed
-floating-point precision.
+The file is either a table, in any format of :func:`~seepage.auditing.intake.files.read_file`, or a
+JSON object that maps nodes to values. A table has a column ``node`` or ``client``, a column for the
+property, and optionally one for the ``round``. Nodes are stored as text, because Flower's 64-bit
+node numbers exceed floating-point precision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ClientProperty:
 
 
 def read_client_property(path: Path, column: str | None = None) -> ClientProperty:
-    """Return the clients' property that is stored in a file.
+    """Return the property of the clients from a file.
 
     Parameters
     ----------
@@ -136,8 +136,7 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
     if column is not None and column not in names:
         raise InputError(
             f"{path.name} has no column {shown(column)}{nearest(column, names)} for the property; "
-            f"name another with --column (there {'is' if len(names) == 1 else 'are'} "
-            f"{listed(names) or 'none'})."
+            f"name another with --column (available: {listed(names) or 'none'})."
         )
     if column is not None:
         return column

@@ -1,10 +1,10 @@
 """Determines the role of each column of a table, and encodes the table.
 
-Numeric columns are centred and divided by their standard deviation. A two-valued column becomes 0
-and 1, and a category becomes one 0/1 feature per level. Means, standard deviations and imputed
-values count as public constants: leakage is measured with these values fixed. Columns without
-information are dropped, other unusable columns raise an error, and each step is recorded in a
-sentence.
+Numeric columns are centred and divided by their standard deviation. A two-valued numeric column
+becomes 0 and 1, and a category becomes one 0/1 feature per level. Means, standard deviations and
+imputed values count as public constants: leakage is measured with these values fixed. Columns
+without information are dropped, other unusable columns raise an error, and each step is recorded in
+a sentence.
 
 Columns are summarised by sums over pieces of the table. A table in memory is a single piece, and
 becomes a source with one chunk. A table read in chunks
@@ -160,7 +160,7 @@ class TableToAudit(ABC):
         )
 
     def group_count(self, name: str, sums: ColumnSums) -> int | None:
-        """Return the number of groups, with missing values as a group; ``None`` if too many."""
+        """Return the number of groups, with missing values as a group; ``None`` if unknown."""
         if sums.levels is not None:
             return len(sums.levels) + (sums.missing > 0)
         if self.raw is None:
@@ -174,7 +174,7 @@ class TableToAudit(ABC):
             ) from None
 
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
-        """Return the column's profile; ``as_codes`` reads numbers as codes of categories."""
+        """Return the column's profile; ``as_codes`` reads numbers as category codes."""
         # Whether the values may be row numbers, in any order and from any starting number
         spanned = sums.missing == 0 and sums.most - sums.least == sums.rows - 1
         counts_up = spanned and sums.whole and sums.rows >= ENOUGH
@@ -222,9 +222,9 @@ class TableInMemory(TableToAudit):
             widest, at = max(places, key=lambda place: place[1].stop - place[1].start)
             raise InputError(
                 f"Encoded, the table would have {n:,} rows and {d:,} columns and need "
-                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed. Most of "
-                f"these columns ({at.stop - at.start:,}) come from {shown(widest.name)}; drop it, "
-                "merge its levels, or audit a sample of the rows."
+                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed. "
+                f"{shown(widest.name)} accounts for {at.stop - at.start:,} of these columns; drop "
+                "it, merge its levels, or audit a sample of the rows."
             )
         place, target = self.names.index(coding.target), self.raw.column(coding.target)
         table = self.raw.set_column(place, coding.target, labels(target))
@@ -245,7 +245,7 @@ def _surplus(pieces: Sequence[Piece], least: float) -> int:
     """Return the sum of hashed values (less ``least``) minus that of hashed row numbers.
 
     Over all rows, the result is zero modulo 2⁶⁴ if the values are row numbers in any order, and
-    otherwise only with probability 2⁻⁶⁴. Unlike a set of all values, it needs little memory.
+    otherwise only with probability 2⁻⁶⁴. Unlike a set of all values, this sum needs little memory.
     """
     total = 0
     for piece in pieces:
@@ -285,17 +285,19 @@ def plan_columns(
     """Determine the kind of each column from its type and values.
 
     A column of ``groups`` that is dropped can still define the groups to compare. ``categorical``
-    columns contain numbers that are codes of categories (including the target, for classes).
+    lists columns whose numbers are category codes; a target in this list is read as classes.
     ``quantities`` lists two-valued numeric columns that are continuous quantities, such as doses;
     other two-valued columns count as categories, measured in whole levels. ``missing`` states how
     to treat missing values: ``"refuse"`` raises an error, ``"drop"`` drops their rows, and
     ``"impute"`` fills in the median or the most frequent value. ``person`` is the column that
-    identifies people; it is not a feature. ``classes`` reads an integer target as classes.
+    identifies people; it is not a feature. ``classes`` reads a target with at most 100 different
+    integers as classes.
 
-    An error is raised for names that are not columns, for dates, nested or infinite values, for too
-    many categories, and for tables without features. A target that is an identifier, has only one
-    value or has too many classes also raises an error. So do columns named like an identifier,
-    unless their role is stated, and missing values, unless ``missing`` allows them.
+    An error is raised for names that are not columns, for values that cannot be used (such as
+    dates, nested or infinite values, or numbers mixed with text), for too many categories, and for
+    tables without features. A target that is an identifier, has only one value or has too many
+    classes also raises an error. So do columns named like an identifier, unless their role is
+    stated, and missing values, unless ``missing`` allows them.
     """
     whose = () if person is None else (person,)
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities, whose)
@@ -316,9 +318,11 @@ def plan_columns(
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
         if profiles[name].kind == "categorical":
+            coded = name in categorical
+            why = "is also in --categorical" if coded else "does not contain finite numbers"
             raise InputError(
-                f"Column {shown(name)} does not contain numbers, so it cannot be a quantity; "
-                "remove it from --quantity."
+                f"Column {shown(name)} {why}, so it cannot be a quantity; remove it from "
+                "--quantity."
             )
         profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: table.group_count(n, sums[n]) for n in groups})
@@ -331,14 +335,14 @@ def plan_columns(
         codes = known.distinct if known.distinct <= FEW_CODES else 0
     if kind == "count" and not codes:
         steps.append(
-            f"The target {shown(target)} contains more than two different integers, none of them "
-            "negative, and was read as counts; if they are classes, use --categorical."
+            f"The target {shown(target)} contains more than two different integers, the smallest "
+            "of them 0, and was read as counts; if they are classes, use --categorical."
         )
     useless = _useless(profiles, wanted, sensitive, target, drop)
     for reason in dict.fromkeys(useless.values()):
         names = [n for n, why in useless.items() if why == reason]
         steps.append(
-            f"{counted(len(names), 'column was', 'columns were')} dropped, {reason}: "
+            f"{counted(len(names), 'column was', 'columns were')} dropped ({reason}): "
             f"{listed(names)}."
         )
     if drop:
@@ -355,12 +359,14 @@ def plan_columns(
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
         steps.append(
-            f"{counted(len(few), 'column has', 'columns have')} few different integers and count "
-            f"as numeric: {listed(few)}. If the integers are codes of categories, use "
-            "--categorical."
+            f"{counted(len(few), 'column', 'columns')} with few distinct integers "
+            f"{'was' if len(few) == 1 else 'were'} treated as numeric: {listed(few)}. If the "
+            "integers are category codes, use --categorical."
         )
     if not features:
-        raise InputError("No feature is left to predict the target from; drop fewer columns.")
+        raise InputError(
+            "No feature is left to predict the target from; add a column, or drop fewer."
+        )
     gaps = [n for n in (target, *features) if profiles[n].missing]
     if missing == "refuse" and gaps:
         worst = max(gaps, key=lambda n: profiles[n].missing)
@@ -387,7 +393,7 @@ def plan_columns(
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
-    """Raise an error for names that are not columns; the first list holds dropped columns."""
+    """Raise an error for names that are not columns; ``asked[0]`` contains the dropped columns."""
     refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:
@@ -446,11 +452,11 @@ def _useless(
     for name in wanted:
         known = profiles[name]
         if known.missing >= MISSING_SHARE * known.rows:
-            out[name] = "99 % or more of the values missing"
+            out[name] = "99 % or more missing"
         elif known.distinct == 1 and not known.refused:
-            out[name] = "with one value only"
+            out[name] = "only one value"
         elif known.identifier:
-            out[name] = f"identifiers whose values {known.identifier}"
+            out[name] = f"identifier: values {known.identifier}"
     for name in sensitive:
         if name == target:
             raise InputError(
@@ -502,8 +508,8 @@ def _check_usable(
     if profile.almost_numbers:
         row = min(table.total([name, ROW], _first_texts))
         raise InputError(
-            f"{who} contains numbers and also text, first in row {row:,}; correct it, or use "
-            "--categorical for this column if its values are codes."
+            f"{who} contains numbers and also text (first in row {row:,}); correct the text, or "
+            "use --categorical for this column if its values are codes."
         )
 
 
@@ -637,9 +643,9 @@ def _publicly_scaled(
 ) -> ColumnEncoding:
     """Return the encoding with a centre and unit that may be published.
 
-    For a declared domain, they are its middle and a quarter of its width. Otherwise, the unit is
-    rounded up to an especially coarse grid, because one unit per column is published, and the
-    centre is rounded to whole units.
+    For a declared domain, the centre is its middle and the unit a quarter of its width. Otherwise,
+    the unit is rounded up to an especially coarse grid, because one unit per column is published,
+    and the centre is rounded to a multiple of the unit.
     """
     if part.kind != "numeric":
         return part
@@ -661,10 +667,10 @@ def _publicly_scaled(
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """Return robust estimates of a column's centre and spread.
 
-    The estimates are the mean and standard deviation of a normal distribution with the same central
-    90 % interval, which is 3.29 standard deviations wide. Adding, removing or replacing a record
-    moves the interval's ends at most to the next value. If that interval is a single value, the
-    spread is ``deviation``, the standard deviation.
+    The estimates are the mean and standard deviation of a normal distribution with the column's
+    central 90 % interval, which is 3.29 standard deviations wide. Adding, removing or replacing a
+    record moves each end of the interval at most to an adjacent value. If the interval is a single
+    value, the spread is ``deviation``, the column's standard deviation.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
@@ -720,7 +726,7 @@ def _varying_parts(
         if part.filled:
             steps.append(
                 f"In {shown(part.name)}, {counted(part.filled, 'gap was', 'gaps were')} filled "
-                f"with its {part.fill_is}, {part.fill_text}."
+                f"with the {part.fill_is}, {part.fill_text}."
             )
     flat = [part.name for part in parts if part.constant]
     for name in plan.sensitive:
@@ -733,8 +739,8 @@ def _varying_parts(
         raise InputError("Every feature has only one value in the remaining rows; keep more rows.")
     if flat:
         steps.append(
-            f"{counted(len(flat), 'column was', 'columns were')} dropped, with only one value in "
-            f"the remaining rows: {listed(flat)}."
+            f"{counted(len(flat), 'column was', 'columns were')} dropped (only one value in the "
+            f"remaining rows): {listed(flat)}."
         )
     return [part for part in parts if not part.constant]
 
@@ -775,13 +781,13 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
     boolean = [part.name for part in parts if part.kind == "boolean"]
     if boolean:
         steps.append(
-            f"{counted(len(boolean), 'column has', 'columns have')} two values, whose leakage is "
-            f"measured in whole levels: {listed(boolean)}. If the values are quantities, use "
+            f"{counted(len(boolean), 'column has', 'columns have')} two values: {listed(boolean)}. "
+            "Their leakage is measured in whole levels; if the values are quantities, use "
             "--quantity."
         )
     levels = {part.name: part.width(drop_first) for part in parts if part.kind == "categorical"}
     if levels:
-        first = ", all levels but the first in order" if drop_first else ""
+        first = ", for all levels except the first in sorted order" if drop_first else ""
         made = counted(sum(levels.values()), "column")
         steps.append(
             f"{counted(len(levels), 'category was', 'categories were')} encoded as {made} of 0 and "
@@ -797,7 +803,8 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
         rare = sum(size < holders for size in sizes)
         if rare:
             rare_names.append(
-                f"{shown(name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single record)"
+                f"{shown(name)} ({rare:,} of {len(sizes):,} levels, {sizes.count(1):,} of them in "
+                "only one record)"
             )
     if rare_names:
         steps.append(

@@ -14,12 +14,12 @@ _NAMES = ("text", "messages", "prompt", "completion", "secrets")
 
 
 def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
-    """Return the records in a file, at most ``limit``.
+    """Return the records in a file, or only the first ``limit``.
 
-    A ``.txt`` file has one record per line. In other formats, a record is a line of a ``.jsonl``
-    file, an entry of a ``.json`` list or a row of a table. These records are strings, or
-    mappings with ``text``, ``messages``, or ``prompt`` and ``completion``, and optionally
-    ``secrets``.
+    A text file has one record per line. In other formats, a record is a line of a ``.jsonl`` file,
+    an entry of a ``.json`` list or a row of a ``.csv`` or ``.parquet`` table. These records are
+    strings, or mappings with ``text``, ``messages``, or ``prompt`` and ``completion``, and
+    optionally ``secrets``.
 
     Raises
     ------
@@ -68,8 +68,9 @@ def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
 def _parsed(text: str, path: Path, line: int) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
-        raise InputError(f"Line {line} of {path.name} is not JSON; correct it.") from None
+    except json.JSONDecodeError as error:
+        at = line + error.lineno - 1
+        raise InputError(f"Line {at} of {path.name} is not valid JSON; correct it.") from None
 
 
 def _table(path: Path, kind: str) -> list[Any]:
@@ -81,7 +82,7 @@ def _table(path: Path, kind: str) -> list[Any]:
         read = pyarrow.csv.read_csv if kind == ".csv" else pyarrow.parquet.read_table
         table = read(path)
     except (pa.ArrowInvalid, OSError):
-        raise InputError(f"{path.name} is not a valid {kind[1:]} file; correct it.") from None
+        raise InputError(f"{path.name} is not a valid {kind} file; correct it.") from None
     names = [name for name in _NAMES if name in table.column_names]
     if not names:
         raise InputError(

@@ -13,7 +13,7 @@ _COX = (
     "risk at that time, so the objective is not a sum over records."
 )
 _HAZARD = (
-    "Split time into intervals and make one record per person and interval. Then fit a Poisson "
+    "Split time into intervals, make one record per person and interval, and fit a Poisson "
     "regression of the events, with the logarithm of the time at risk as offset (a piecewise "
     "exponential model)."
 )
@@ -51,15 +51,15 @@ KINDS = (
     *_refused(
         "sklearn",
         "QuantileRegressor",
-        "The objective is not differentiable at the records themselves, so its minimiser has no "
-        "derivative.",
+        "The objective is not differentiable where the fit passes through a record, so its "
+        "minimiser has no derivative.",
         "Fit LinearRegression or Ridge instead.",
     ),
     *_refused(
         "sklearn",
         "BayesianRidge ARDRegression",
         "This model fits its penalties together with the coefficients.",
-        "Fit Ridge with alpha = model.lambda_ / model.alpha_, and audit the Ridge model.",
+        "Fit Ridge with a fixed alpha (BayesianRidge: model.lambda_ / model.alpha_).",
     ),
     *_refused(
         "sklearn",
@@ -79,7 +79,7 @@ KINDS = (
         "sklearn",
         "SVC SVR NuSVC NuSVR KNeighborsClassifier KNeighborsRegressor KernelRidge "
         "GaussianProcessClassifier GaussianProcessRegressor",
-        "This model contains the training records themselves, so publishing it publishes them.",
+        "This model stores training records, so publishing the model publishes these records.",
     ),
     *_refused(
         "sklearn",

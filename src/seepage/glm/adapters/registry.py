@@ -91,7 +91,7 @@ class RefusedKind:
     instead: str
 
     def error(self) -> InputError:
-        """Return the error, with a link to the page that explains it."""
+        """Return the error, which names the page of supported models."""
         return refusal(self.why, self.instead)
 
 
@@ -173,9 +173,9 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
         )
     if checked_name(model, "sklearn", WRAPPERS) is not None:
         raise InputError(
-            f"A {type(model).__name__} also leaks through its transformers. Pass the whole "
-            "pipeline to sp.leakage or sp.audit, or pass its final estimator and the transformed "
-            "table (pipeline[-1] and pipeline[:-1].transform(X))."
+            f"A {type(model).__name__} cannot be read here, because it contains more than one "
+            "model or step. Pass it to sp.leakage or sp.audit, or pass its final model and that "
+            "model's table (for a pipeline, pipeline[-1] and pipeline[:-1].transform(X))."
         )
     # No reader looks at the values, and coefficients, labels and weights must not be rounded to the
     # single precision of a table: a stand-in has its shape, library and device, but is float64.
@@ -286,8 +286,8 @@ def reader(
     Parameters
     ----------
     family_of
-        The loss, or a function that returns it; it may return the type :class:`Categorical` for the
-        loss of as many classes as the model has.
+        The loss, or a function that returns the loss. If the function returns the type
+        :class:`Categorical`, the loss is for as many classes as the model has.
     penalty
         A function that returns p from the model, the number of records and the total weight ``Σ
         ω``.

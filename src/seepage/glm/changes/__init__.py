@@ -6,6 +6,9 @@ bounds the resulting error. ``expansion`` omits only high-order terms, ``batched
 and ``changed_records`` chooses a method. ``outputs`` expresses all quantities in the free margins.
 All modules of this package use these symbols::
 
+    x̃, z̃   a record, an added record, both with a 1 for the intercept
+    ω, ℓ   weight and loss of a record       r, a   slope and curvature of the loss at θ̂
+    Φ      Fisher information of the noise   X̃, D   the rows x̃, the curvatures ω a
     n, m   number of records in all, in one piece    K   number of alternatives of a record
     c, P   number of free margins (1, or the classes less one), of free parameters
     θ̂, δ   the minimiser, its change         H, H₀   Hessian with and without the record

@@ -9,11 +9,13 @@ further by ``−H₀⁻¹z̃ σ``, where the new record's margin m solves one eq
 
 Changing k records together is treated as changing one record with k outputs: ``a`` has their
 curvatures on its diagonal, and the margins of the added records solve k equations. In the
-following, ``rows`` are sets of records, (m, k), and w = k·c is the number of their margins.
+following, ``rows`` contains m sets of k records, (m, k). Each set has w = k·c margins, where c is
+the number of free outputs.
 
-All changes due to a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that
-differ. So their inner products, in the norms of the Hessian, the noise and the penalty, require
-only a few vectors per record (:meth:`~seepage.glm.changes.solver.Solver.products`).
+All changes due to a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the unit vectors e
+of the columns that differ. So the inner products of these changes, in the norms of the Hessian, the
+noise and the penalty, require only a few vectors per record
+(:meth:`~seepage.glm.changes.solver.Solver.products`).
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class Replacements:
     def off_by_residual(
         self, margin: np.ndarray, slope: np.ndarray, weight: np.ndarray
     ) -> Replacements:
-        """Return a copy whose errors include the residual of ``m + G σ = given``, of shape (m, K).
+        """Return a copy whose errors, (m, K), include the residual of ``m + G σ = given``.
 
         Here m, σ and G are ``margin``, ``slope`` and ``lengths``. A residual affects the slopes in
         the same way as an error of ``given``.
@@ -166,7 +168,7 @@ class Centres:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> Centres:
-        """Return the centres of changes in these records; ``others=None`` leaves them out."""
+        """Return the centres of changes; ``others=None`` means that records are left out."""
         joint = JointOutputs(model.outputs, rows.shape[1])
         columns, w = [] if others is None else list(others.columns), joint.count
         by_inverse, by_noise, by_penalty = model.solver.products(rows, columns)
@@ -265,10 +267,10 @@ class OwnRecord:
         return cls(shares, sights, widest, new.before, shift, new.labels)
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
-        """Return how an error from the other records propagates through this record's slope.
+        """Return how an error from the other records propagates through the added record's slope.
 
-        This record's margin shifts by a span of at most ``√widest·E``, which bounds the growth of
-        its curvature.
+        The added record's margin shifts by a span of at most ``√widest·E``, which bounds the growth
+        of its curvature.
         """
         growth = np.exp(constant * np.sqrt(np.maximum(self.widest, 0.0)) * E)[:, :, None]
         with np.errstate(divide="ignore", over="ignore"):
@@ -283,8 +285,8 @@ def _own_slope(
     """Return the added records' margins and weighted slopes, and whether each solution was found.
 
     If the record outweighs all others, the slope is computed from the distance to the record's
-    margin in their fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. The slope at m would lose precision: it is the
-    difference between a prediction and a nearly equal label.
+    margin in the others' fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. The slope at m would lose precision: it
+    is the difference between a prediction and a nearly equal label.
     """
     joint, zz = JointOutputs(model.outputs, weight.shape[2]), new.lengths
     if joint.records > 1 and not model.constant:
@@ -337,8 +339,8 @@ def _arrival_error(
 ) -> np.ndarray:
     """Return the whitened error of the parameter change due to added records, (m, K).
 
-    The error combines the relative error of the products and the error of the slope σ. The latter
-    is the error of the margin, times ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)``.
+    The error combines the relative error of the products and the error of the slope σ. The error of
+    σ is the error of the margin times ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)``.
     """
     size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
     if new.labels.shape[2] > 1:

@@ -14,10 +14,10 @@ centre has norm at most::
 Here ``r`` is the largest Q of a change of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of the
 resulting change maps the ball of radius E into itself, and has a fixed point in the ball by
 Brouwer's theorem. This fixed point is the unique root of the whole equation. So the refit is within
-``E`` of the centre. In units of the noise, it is within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``, where D contains
-the curvatures ``ω_j a_j``; the omitted terms are due to the changed record itself. The length of
-the change has a tighter bound: to first order, only the error along the change matters,
-``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` per unit of E.
+``E`` of the centre. In units of the noise, the refit is within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E`` of the
+centre, where D contains the curvatures ``ω_j a_j``; the omitted terms are due to the changed record
+itself. The length of the change has a tighter bound: to first order, only the error along the
+change matters, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` per unit of E.
 
 **Several outputs.** Softmax has K margins for each record, of which only the differences matter.
 Slopes are then vectors, curvatures ``a_j`` are matrices, and ``ω_j t_jᵀa_jt_j`` replaces ``ω_j a_j
@@ -26,7 +26,7 @@ shift (its largest entry minus its smallest). So ``|t_j|`` is the span in S and 
 span(t_j)² t_jᵀa_jt_j``. Since Q is then not a norm, two terms replace the mixed term ``2 Q r``.
 
 **Cost.** ``S ≤ R ‖δ‖_{H₀}`` requires no further computation. Let ``q_j = x̃_jᵀH⁻¹x̃_j``. By the
-Cauchy–Schwarz inequality, ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``. This is a quadratic form in δ that
+Cauchy–Schwarz inequality, ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``. The sum is a quadratic form in δ that
 requires two products over all records; the error along the change has the same form. Computing S
 and Q exactly requires a pass over all pairs of records. If there is no certificate (for example,
 for flipped labels with a weak penalty), convexity alone bounds the change.
@@ -177,7 +177,7 @@ def slope_error(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a norm E of ε such that ``f(E) ≤ E``, (m, K), or infinity if none is found.
 
-    Also return which alternatives have no effect.
+    Also return a mask of the alternatives that have no effect, (m, K).
     """
     M = model.constant
     alone = np.isinf(centres.per_error)[:, None]

@@ -1,9 +1,9 @@
 """The change of a GLM's minimiser when a record is left out or replaced, for all records.
 
 Let ``H₀`` be the Hessian at ``θ̂`` without record i. Let ``t_j = x̃_jᵀδ`` be the shift of the other
-margins when the parameters change by ``δ``, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]``
-the error at fixed curvature. If ``(z, y')`` replaces the record (or nothing does: σ = 0), the refit
-changes the parameters by::
+records' margins when the parameters change by ``δ``, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j
+t_j]`` the error of their slopes at fixed curvature. If ``(z, y')`` replaces the record (or nothing
+does: σ = 0), the refit changes the parameters by::
 
     δ = ω r H₀⁻¹x̃ − σ H₀⁻¹z̃ − H₀⁻¹X̃ᵀε,        σ = ω ℓ'(z̃ᵀ(θ̂ + δ), y')
 
@@ -212,7 +212,7 @@ class ChangedRecords(FiniteChanges):
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the changes for each alternative, by refits.
 
-        Records that change together all have the same alternative.
+        If several records change together, all of them have the same alternative.
         """
         model, every = self.model, [np.atleast_1d(some) for some in rows]
         moved, changes = np.zeros((len(rows), len(others)), dtype=bool), []
@@ -269,8 +269,8 @@ class ChangedRecords(FiniteChanges):
         remaining records have little of the curvature, or lose it during the refit.
 
         If every parameter is penalised, the minimiser lies within ``‖g‖/ridge`` of ``θ̂``, where g
-        is the gradient of the changed objective at ``θ̂``. This bound is used where a refit failed.
-        If some parameter is not penalised, a minimiser may not exist.
+        is the gradient of the changed objective at ``θ̂``. Where a refit failed, ``‖g‖/ridge`` is
+        used as a bound. If some parameter is not penalised, a minimiser may not exist.
         """
         model, refits = self.model, self.refits
         seen = np.zeros((*moved.shape, model.theta.size))
@@ -309,8 +309,8 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, ...]:
         """Return refits' changes, (B, P), their errors in units of the noise, and the weakening.
 
-        The changes are as returned by :meth:`BatchedRefits.moves`, which is asked only where
-        corrections do not come near.
+        The changes are as returned by :meth:`BatchedRefits.moves`, which is called only where
+        corrections are not near enough.
         """
         model, refits = self.model, self.refits
         steps = np.zeros((len(changes), len(model.inverse)))
@@ -419,16 +419,17 @@ class ChangedRecords(FiniteChanges):
         far, off_by = np.arange(len(changes)), np.zeros(len(changes))
         if model.constant and starts is not None:
             near = correct(self.refits, changes, starts[:, 0], left)
-            far = np.flatnonzero(~near.near)
+            certain = near.near
+            far = np.flatnonzero(~certain)
             # An error of norm 1 in the others' Hessian is ``sight/√left`` in units of the noise.
-            off_by = np.where(near.near, near.radius, 0.0) * np.sqrt(left) / model.sight
-            moves[near.near] = near.moves[near.near]
+            off_by = np.where(certain, near.radius, 0.0) * np.sqrt(left) / model.sight
+            moves[certain] = near.moves[certain]
         if len(far):
             some = [changes[k] for k in far]
             moves[far], errors[far] = self.refits.moves(
                 some, None if starts is None else starts[far, 0]
             )
-        known = np.isfinite(moves).all(axis=1)
+        known = np.asarray(np.isfinite(moves).all(axis=1))
         moves, errors = (np.where(known[:, None], v, 0.0) for v in (moves, errors))
         scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
         for which, sets in of_one_size(rows):
@@ -466,8 +467,8 @@ class RecordRefits:
     """The release with one record replaced and all other records unchanged.
 
     The class implements :class:`~seepage.core.jacobian.Refits` by batched refits. ``jacobian_of``
-    returns the Jacobian of a replaced record. Its arguments are a refitted model, the table, the
-    row, the record's features and label, and the noise.
+    returns the Jacobian of a replaced record, given a refitted model, the table, the row, the
+    record's features and label, and the noise.
     """
 
     rounding = 1e-14
@@ -484,7 +485,7 @@ class RecordRefits:
         """Return the difference between each replacement's parameters and the actual ones, (K, P).
 
         ``features`` has shape (K, d). ``labels`` has shape (K,), or (K, classes) for softmax; by
-        default, the record's own label is used. The difference is NaN where no minimiser exists.
+        default, the record's own label is used. The difference is NaN where no minimiser was found.
         """
         model = self._refits.model
         Z = np.atleast_2d(np.asarray(features, dtype=float))

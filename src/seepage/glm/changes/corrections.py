@@ -1,14 +1,14 @@
-"""Corrections: steps to a refit that solve no system with its Hessian, and how near they end.
+"""Corrections: steps to a refit that avoid systems with its Hessian, and the distance left.
 
 Let ``Q`` be the Hessian of the other records at ``θ̂``, plus the curvature of the record that is
 added, at its present margin. ``Q`` differs from the fit's Hessian by the changed record alone, so
 Woodbury's formula gives its inverse. The steps are ``s = −Q⁻¹g``, where g is the gradient of the
-changed objective; one costs two products of the table with a vector per refit.
+changed objective; a step costs two products of the table with a vector per refit.
 
 **Distance of the refit.** Let the other records' margins have shifted by a span of at most S, and
-let the refit be ``v`` away. If ``|ℓ‴| ≤ M ℓ″``, the mean Hessian along ``v`` lies between
-``e^{−c} Q`` and ``e^c Q`` with ``c = M S + d``. Here d is M times the largest span of a shift due
-to ``v``. Since ``v`` is minus the inverse of that mean times g, it is near the step::
+let the refit be ``v`` away. If ``|ℓ‴| ≤ M ℓ″``, the mean Hessian along ``v`` lies between ``e^{−c}
+Q`` and ``e^c Q`` with ``c = M S + d``. Here d is M times the largest span of a shift due to ``v``.
+Since ``v`` is minus the inverse of that mean Hessian times g, it is near the step::
 
     ‖v − s‖_Q ≤ (e^c − 1) ‖s‖_Q
 
@@ -39,7 +39,7 @@ class Corrected:
 
     @property
     def near(self) -> np.ndarray:
-        """Which are certified to be as near as a further step would be worth."""
+        """A mask of the changes with a certified error, (B,)."""
         return np.asarray(np.isfinite(self.radius))
 
 
@@ -49,7 +49,7 @@ def correct(
     """Return refits on tables with one changed record each, from starts (B, P).
 
     ``free (B,)`` are the other records' smallest shares of the curvature. Changes of several
-    records at once, and those that do not come near in a few steps, have an infinite radius.
+    records at once, and those that do not converge in a few steps, have an infinite radius.
     """
     moves, radius = np.array(starts), np.full(len(changes), np.inf)
     weaker = np.ones(len(changes))
@@ -89,7 +89,7 @@ def _steps(
                 first = share < np.minimum(0.5, np.expm1(S))
                 off = np.where(first, -np.log1p(-np.where(first, share, 0.0)), S)
                 ends = np.where(first, 1 / np.sqrt(1 - np.where(first, share, 0.0)), ends)
-            if first.any():
+            if bent is not None and first.any():
                 step = -bent.solved(gradient, moved, first)
             else:
                 step = -inverse.times(gradient, shift)
@@ -107,9 +107,9 @@ def _steps(
 
 
 class _Bent:
-    """``(Q + T[δ])⁻¹`` for a batch in which one record is removed each and, perhaps, one is added.
+    """``(Q + T[δ])⁻¹`` for a batch of changes, each of which removes one record and may add one.
 
-    All are in coordinates where H is I.
+    All quantities are in coordinates where H is I.
     """
 
     def __init__(self, batch: ChangedTables, bend: Bend) -> None:
@@ -127,7 +127,7 @@ class _Bent:
         return shift, np.swapaxes(scaled, 1, 2) @ along
 
     def _hessian(self, u: np.ndarray, bent: np.ndarray) -> np.ndarray:
-        """Return ``Q``, with ``T[δ]`` where ``bent`` says so, (B, P, P)."""
+        """Return ``Q``, plus ``T[δ]`` where ``bent`` is true, (B, P, P)."""
         batch, outputs = self.batch, self.batch.model.outputs
         Q = self.bend.along(u * bent[:, None])
         Q += np.eye(Q.shape[1])
@@ -146,7 +146,7 @@ class _Bent:
         return np.asarray(np.linalg.solve(Q, (gradient @ root)[..., None])[..., 0] @ root.T)
 
     def start(self, moved: np.ndarray) -> np.ndarray:
-        """Return the solutions of the equation to second powers of the shifts, (B, P)."""
+        """Return solutions of the equation expanded to second order in the shifts, (B, P)."""
         batch, model = self.batch, self.batch.model
         u, every = moved @ self.inverse.T, np.ones(len(moved), dtype=bool)
         pull = self.weight * model.slopes[batch.rows]
@@ -168,7 +168,7 @@ class _Bent:
 
 
 class _Inverse:
-    """``Q⁻¹`` for a batch in which one record is removed each and, perhaps, one is added."""
+    """``Q⁻¹`` for a batch of changes, each of which removes one record and may add one."""
 
     def __init__(self, batch: ChangedTables) -> None:
         self.batch, model, rows = batch, batch.model, batch.rows
@@ -183,7 +183,7 @@ class _Inverse:
         self.products = self._seen(self.solved)
 
     def _seen(self, values: np.ndarray) -> np.ndarray:
-        """Return the margins' shifts of the changed records, (B, P, k) → (B, w, k)."""
+        """Return the margin shifts of the changed records, (B, P, k) → (B, w, k)."""
         B, _, k = values.shape
         by_feature = values.reshape(B, -1, self.c * k)
         shifts = [(x[:, None] @ by_feature).reshape(B, self.c, k) for x in self.records]

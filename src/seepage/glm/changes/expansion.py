@@ -6,9 +6,9 @@ all changes, up to higher powers of the shifts::
 
     X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
 
-So the equation for the parameter change has P unknowns and no sum over records. It is solved by
-Newton's method with the curvature at the centre, in coordinates ``u`` where H is the identity. F
-has P⁴ entries, and is omitted if there are too many.
+So the equation for the parameter change has P unknowns and no sum over records. The equation is
+solved by Newton's method with the curvature at the centre, in coordinates ``u`` where H is the
+identity. F has P⁴ entries, and is omitted if there are too many.
 
 **Distance of the refit.** Let p be the first omitted order. If ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for all
 orders k up to p, the remainder of ``ε_j`` is at most ``M^{p−2} ω_j a_j |t_j|^{p−1}
@@ -55,7 +55,7 @@ class Expanded:
 
 
 class Monomials:
-    """The products of two and of three of P numbers, each once: symmetric forms need no more.
+    """The distinct products of two and of three of P numbers, which determine symmetric forms.
 
     There are ``P(P + 1)/2`` products of two and ``P(P + 1)(P + 2)/6`` of three, where the forms
     have ``P²`` and ``P³`` entries per slope.
@@ -87,7 +87,7 @@ class Monomials:
 
 
 def _in_blocks(x: np.ndarray, first: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """Return ``x_k`` times the values from the k-th first one on, for every k in turn, (size, m).
+    """Return ``x_k`` times ``values[first[k]:]`` for every k in turn, (size, m).
 
     The records come last: NumPy multiplies long rows several times as fast as short ones.
     """
@@ -113,8 +113,8 @@ class Forms:
     def norms(self) -> tuple[float, float]:
         """Numbers τ and φ such that ``‖T[u, v]‖ ≤ τ‖u‖‖v‖`` and ``‖F[u, v, w]‖ ≤ φ‖u‖‖v‖‖w‖``.
 
-        They are the largest singular values of the forms written as matrices, of which each row
-        here stands for as many equal ones as products of its kind.
+        τ and φ are the largest singular values of the forms written as matrices, in which each
+        stored row stands for several equal rows (:attr:`Monomials.orders`).
         """
         orders = self.monomials.orders
         forms = (self.third, orders[0]), (self.fourth, orders[1])
@@ -180,7 +180,7 @@ class Expansion:
 
     @cached_property
     def seen_root(self) -> np.ndarray:
-        """``Φ^½A`` transposed: u times it is the whitened change."""
+        """``(Φ^½A)ᵀ``: ``u`` times this matrix is the whitened change."""
         return self.model.seen(self.root.T)
 
     def seen(self, x: np.ndarray) -> np.ndarray:
@@ -305,9 +305,9 @@ class Expansion:
     def _radius(
         self, u: np.ndarray, residual: np.ndarray, free: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the radius E, infinite where none exists, and where the residual adds to it, (N,).
+        """Return the radius E, or infinity, and which changes need a further step, (N,).
 
-        A residual far smaller than what the expansion omits adds nothing worth a further step.
+        No step is needed if the residual is far smaller than the terms that the expansion omits.
         """
         M, forms, size = self.model.constant, self.forms, _size(u)
         S, R = forms.reach * size, forms.reach / np.sqrt(free)
@@ -370,7 +370,7 @@ class _Equation:
         return _Equation(expansion, self.x[some], self.pull[some], bends, weight, arrival)
 
     def residual(self, u: np.ndarray, forms: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the equations' residuals given ``ε(u)``, and what :meth:`own` returns."""
+        """Return the equations' residuals given ``ε(u)``, and the results of :meth:`own`."""
         own, curved = self.own(u)
         return u + forms + own, own, curved
 
@@ -406,7 +406,7 @@ class _Equation:
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the product of every two rows, (N,)."""
+    """Return the inner products of corresponding rows, (N,)."""
     return np.asarray(np.einsum("np,np->n", a, b))
 
 

@@ -25,8 +25,6 @@ from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS, Double
 from seepage.tables.source import as_numpy
 
-_BEND_WORK = 1e10  # multiplications up to which all third derivatives are summed
-
 
 @dataclass(frozen=True)
 class LargestShifts:
@@ -156,12 +154,12 @@ class LocalModel:
     # Other records in their places ------------------------------------------------------------
 
     def near(self, others: Alternatives) -> np.ndarray:
-        """Return the alternatives' values minus the centre, of shape (K, c)."""
+        """Return the alternatives' values minus the centre, of shape (K, columns)."""
         values = np.asarray(others.values)
         return values if self.centre is None else values - self.centre[list(others.columns)]
 
     def changes(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return each alternative's column differences, (m, K, c), and its labels."""
+        """Return each alternative's column differences, (m, K, columns), and its labels."""
         shape = (len(rows), len(others))
         change = np.zeros((*shape, 0))
         if others.values is not None:
@@ -181,8 +179,8 @@ class LocalModel:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the differences if all records of a set, (m, k), have the same alternative.
 
-        The result contains the differences (m, K, k, c), the labels (m, K, k, …), and whether
-        nothing changes (m, K).
+        The result contains the differences, (m, K, k, columns), the labels, (m, K, k, …), and
+        whether nothing changes, (m, K).
         """
         m, k = rows.shape
         change, labels = self.changes(rows.reshape(-1), others)
@@ -204,7 +202,7 @@ class LocalModel:
 
     @cached_property
     def per_span(self) -> np.ndarray:
-        """``v``: the largest ``tᵀa t`` for a shift of span 1, of shape (n,)."""
+        """``v``, of shape (n,): each record's largest ``tᵀa t`` over shifts ``t`` of span 1."""
         return self.outputs.per_span(self.margins, self.curvatures)
 
     @cached_property
@@ -244,11 +242,12 @@ class LocalModel:
 
     @cached_property
     def bend(self) -> Bend | None:
-        """The Hessian's change to first order, if known for this loss and cheap enough."""
+        """The Hessian's first-order change; ``None`` if unknown for this loss or too expensive."""
         P, family = len(self.inverse), self.fit.family
         known = isinstance(family, Categorical) or family.curvature_bend is not None
-        work = 2.0 * len(self.X) * (self.outputs.count + 1) * P**3
-        if not (known and self.constant and self.shifts is None and work <= _BEND_WORK):
+        # Up to 10¹⁰ multiplications, the sum costs less than it saves.
+        cheap = 2.0 * len(self.X) * (self.outputs.count + 1) * P**3 <= 1e10
+        if not (known and self.constant and self.shifts is None and cheap):
             return None
         return Bend.of(self) if self.gram_solver.rounding < 1e-9 else None
 
@@ -262,7 +261,7 @@ class LocalModel:
 
     @cached_property
     def sight(self) -> float:
-        """``‖Φ^½H⁻¹Φ^½‖^½``: the release's largest change by parameters of norm 1 in H."""
+        """``‖Φ^½H⁻¹Φ^½‖^½``: the largest whitened length of a change of norm 1 in H."""
         seen = self.seen(self.seen(self.inverse).T)
         return float(np.sqrt(max(np.linalg.eigvalsh((seen + seen.T) / 2)[-1], 0.0)))
 
@@ -284,7 +283,7 @@ class Bend:
 
     @classmethod
     def of(cls, model: LocalModel) -> Bend:
-        """Sum over the records of a model."""
+        """Return the sum over a model's records."""
         sizes, P = np.sqrt(np.diagonal(model.inverse)), len(model.inverse)
         root = sizes[:, None] * np.linalg.cholesky(model.inverse / np.outer(sizes, sizes))
         bend = cls(root, np.zeros((P, P * P)), model.outputs.count)

@@ -196,8 +196,8 @@ class Outputs:
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return one output's roots, each between ``given`` and ``given − weight·ℓ'(given)``.
 
-        They are computed by Newton's method; a step that leaves the bracket, or that is longer
-        than half the step before it, is replaced by one to the middle.
+        The roots are computed by Newton's method; a step that leaves the bracket, or is longer than
+        half the previous step, is replaced by a step to the middle.
         """
         shape = given.shape[:2]
         every = labels.reshape(shape[0] * shape[1], *labels.shape[2:])
@@ -229,11 +229,12 @@ class Outputs:
                 new = np.where(inside, new, _between(lo, hi))
                 root[active] = new = np.where(off == 0, m, new)
                 last[active] = np.abs(new - m)
-                going = last[active] > 4 * EPS * np.maximum(np.abs(new), EPS)
+                # Nearer than the rounding of the margins, which Replacements counts anyway.
+                going = last[active] > 4 * EPS * (1 + np.abs(given[active]))
                 active = active[going]
                 if not len(active):
                     break
-        return root.reshape(*shape, 1)
+        return np.asarray(root.reshape(*shape, 1))
 
 
 class JointOutputs:
@@ -282,8 +283,8 @@ class JointOutputs:
         """Return the roots ``m`` of ``m + G·ωℓ'(m, y) = given``, and whether each was found.
 
         The arguments have the shapes (m, K, kc), (m, K, kc, kc) for G, (m, K, k, …) and (m, K, k).
-        With ``m = given + G^½v``, the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``. They are computed
-        by Newton's method with step halving.
+        With ``m = given + G^½v``, the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``. The roots are
+        computed by Newton's method with step halving.
         """
         shape, w = labels.shape[:2], self.count
         labels = labels.reshape(-1, *labels.shape[2:])
@@ -325,9 +326,9 @@ class JointOutputs:
 
 
 def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the middles of brackets, and of their magnitudes where these are far apart."""
+    """Return the midpoints of brackets; wide brackets are halved on a logarithmic scale."""
     middle = np.sinh((np.arcsinh(low) + np.arcsinh(high)) / 2)
-    return np.where(high - low > 1 + np.abs(low + high) / 4, middle, (low + high) / 2)
+    return np.asarray(np.where(high - low > 1 + np.abs(low + high) / 4, middle, (low + high) / 2))
 
 
 def symmetric_root(matrices: np.ndarray) -> np.ndarray:

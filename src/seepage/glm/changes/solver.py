@@ -19,13 +19,13 @@ coefficients only::
     √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
 
 The last term of ``1 − h_i`` is the squared length of the record's part outside the span of e and U.
-It is zero if there are no more records than columns. Errors grow like the square root of the
-condition number, as in the singular value decomposition.
+This length is zero if there are no more records than columns. Errors grow like the square root of
+the condition number, as in the singular value decomposition.
 
-**k records removed together** are treated as one record with k outputs. Their shares are the
-eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the eigenvalues of ``I``
-minus the block, computed without a difference as ``U_S λ/(S² + λ) U_Sᵀ`` plus the part outside the
-span.
+**k records removed together** are treated as one record with k outputs. The shares of these records
+are the eigenvalues of the records' block of ``D^½X̃H⁻¹X̃ᵀD^½``. The values ``1 − h`` are the
+eigenvalues of ``I`` minus the block, computed without a difference as ``U_S λ/(S² + λ) U_Sᵀ`` plus
+the part outside the span.
 
 **Uniqueness.** The minimiser without a record is unique if the other records have curvature in
 every direction, that is, if ``1 − h`` exceeds its error. Only :func:`others_decide` tests this.
@@ -161,7 +161,7 @@ class Solver:
         """Return the principal directions of sets of records, their shares, and ``1 − h``.
 
         The result contains ``W`` (m, kc, kc), ``h`` and ``1 − h`` (m, kc), and the relative error
-        of ``1 − h`` (m,). It is computed from the curvatures and the products ``x̃ᵀH⁻¹x̃``.
+        of ``1 − h`` (m,). All are computed from the curvatures and the products ``x̃ᵀH⁻¹x̃``.
         """
         modes, shares = modes_of(curvature, lengths)
         left = 1 - shares

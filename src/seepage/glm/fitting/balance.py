@@ -14,8 +14,8 @@ FEW_KEYS = 64  # ways to leave, each with weights of its own, that are worth a f
 class ClassBalance:
     """The weights ``ω_i = s_i N/(K n_c)``; ``n_c`` is the class size, and ``N = Σ n_c``.
 
-    A size is the number of records or the sum of their weights, as in the library that fitted the
-    model.
+    A class size is the number of records or the sum of their weights, as in the library that fitted
+    the model.
     """
 
     classes: np.ndarray  # the position of every record's class, (n,)

@@ -69,8 +69,8 @@ def minimise(
 
     The search starts from zero or from the given parameters; parameters of a similar problem save
     most steps. If column names are given, linearly dependent columns raise an error that names
-    them. Otherwise, linear dependence is not checked. Data without a minimiser (separable, without
-    a penalty) raise an error, as do data for which rounding prevents convergence.
+    them. Otherwise, linear dependence is not checked. Data without a minimiser (separable classes,
+    no penalty) raise an error, as do data for which rounding prevents convergence.
     """
     objective, coordinates = objective.conditioned()
     start = None if start is None else coordinates.into(start)
@@ -224,9 +224,9 @@ def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
 
 
 def _gauge_free(objective: Objective, theta: Array) -> Array:
-    """Shift softmax parameters so that they sum to zero over the classes; change no others.
+    """Shift softmax parameters to sum to zero over the classes; return other parameters unchanged.
 
-    This does not change the losses, and minimises the penalty.
+    The shift does not change the losses, and minimises the penalty.
     """
     if not isinstance(objective.family, Categorical):
         return theta
@@ -282,9 +282,9 @@ def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
 def separated(objective: Objective) -> bool:
     """Return whether some direction raises no loss and lowers at least one loss without end.
 
-    The test is a linear program. It is skipped, and the result is ``False``, for data read in
-    chunks, for large tables, for objectives with a linear term, and for class labels other than 0
-    and 1.
+    The test is a linear program. For data read in chunks, for large tables, for objectives with a
+    linear term, and for class labels other than 0 and 1, the test is skipped, and the result is
+    ``False``.
     """
     if objective.table is None or objective.tilt is not None:
         return False

@@ -178,7 +178,7 @@ def read_penalty(l2: Any, n: int) -> float:
 class Objective:
     """The objective ``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²``.
 
-    This is equation 13 of Hannun et al. 2021, with sample weights.
+    The formula is equation 13 of Hannun et al. 2021, with sample weights.
 
     The parameters ``θ`` have shape (D,) for a :class:`Family` and (D, K) for :class:`Categorical`.
     D is d, or d + 1 with the intercept in the last row.
@@ -260,8 +260,8 @@ class Objective:
 
         The result is the minimum and maximum over the records of positive weight (and rival
         classes). The minimum is ∞ and the maximum −∞ if there are no records, or if the family's
-        losses never decrease without end. With ``counts=False``, this applies to losses of counts
-        too.
+        losses never decrease without end. With ``counts=False``, the result for Poisson losses is
+        (∞, −∞) too.
         """
         xp = array_namespace(margins)
         y = self.target
@@ -599,7 +599,7 @@ def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answe
 
     Chunks are used for sums of d×d matrices. Each chunk costs d² operations outside BLAS (mirroring
     and adding a triangle), which is negligible only for chunks of a few thousand rows or more.
-    Narrow tables use more rows, to reduce interpreter overhead.
+    Chunks of narrow tables have more rows, to reduce interpreter overhead.
     """
     n, d = X.shape
     chunk = max(4096 * d, 1 << 18)  # 2¹⁸ numbers stay in a processor's cache between two uses
@@ -682,11 +682,11 @@ def penalised(H: Array, ridge: float | Array, free: int) -> Array:
 def gauge_fixed(H: Array, classes: int) -> Array:
     """Return ``H + diag(c) ⊗ 11ᵀ/K``, also definite along the gauge directions of softmax.
 
-    The loss does not change when one vector is added to the parameters of every class. So its
-    gradients, and their derivatives with respect to the data, sum to zero over the classes. For
-    right-hand sides that sum to zero in this way, the solution is the same for every ``c > 0``.
-    Using each feature's mean diagonal entry of ``H`` as c preserves the condition number, whatever
-    the units of the features.
+    The loss does not change when one vector is added to the parameters of every class. So the
+    gradients of the loss, and their derivatives with respect to the data, sum to zero over the
+    classes. For right-hand sides that sum to zero in this way, the solution is the same for every
+    ``c > 0``. Using each feature's mean diagonal entry of ``H`` as c preserves the condition
+    number, whatever the units of the features.
     """
     xp = array_namespace(H)
     size = H.shape[0]

@@ -2,10 +2,10 @@
 
 The Jacobian is computed at the exact minimiser near a model's coefficients (``optimum``, or
 ``twice_precise`` where ordinary arithmetic would lose precision). ``terms`` contains the products
-of records with the whitener, and bounds the errors of results made of them. ``operator`` is the
-Jacobian for any number of outputs, and in closed form for one. ``secular`` computes the largest
-eigenvalues, and ``inverse`` the inverse information about a record. All modules of this package
-use these symbols::
+of records with the whitener, and bounds the errors of results computed from them. ``operator`` is
+the Jacobian for any number of outputs, and in closed form for one. ``secular`` computes the largest
+eigenvalues, and ``inverse`` the inverse information about a record. All modules of this package use
+these symbols::
 
     n, m   number of records in all, in one piece              d   number of columns
     K, L   number of outputs, of numbers in a label            D   d, plus 1 for an intercept

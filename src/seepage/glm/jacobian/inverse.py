@@ -20,7 +20,7 @@ The accuracy of the inverse follows from two inequalities. Let ``ρ = δ/√D`` 
 term of the entry ``r² (I⁻¹)_jj`` by ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``. So the error of the entry
 is at most a few times ``ρ P_j``, and ``P_j`` is at most five times the larger of ``(B⁻¹)_jj`` and
 the entry. An error of the whitener, ``(I + E)A`` instead of ``A``, affects every term in the same
-way. It changes the inverse by a relative amount of at most ``2‖E‖``, even if terms cancel.
+way, and changes the inverse by a relative amount of at most ``2‖E‖``, even if terms cancel.
 """
 
 from __future__ import annotations

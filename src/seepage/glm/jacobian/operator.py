@@ -607,9 +607,10 @@ class BlockSums:
 def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
     """Return one Jacobian for two releases of a model, or ``None`` if they cannot be merged.
 
-    The releases must have the same rows, and differ only in their noise. The information is ``Gᵀ(C
-    + C')G``. This is the information of a single release whose whitener is the R factor of both
-    whiteners stacked. The result is ``None`` if the merged whitener would lose precision.
+    The releases must have the same rows, and differ only in their noise. With C and C' of the two
+    releases, the joint information is ``Gᵀ(C + C')G``: that of a single release whose whitener is
+    the R factor of both whiteners stacked. The result is ``None`` if the merged whitener would lose
+    precision.
     """
     ours, theirs = first.terms, other.terms
     xp = array_namespace(ours.X)

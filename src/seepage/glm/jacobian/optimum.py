@@ -103,11 +103,12 @@ class Optimum:
     def derivatives(
         self, fit: FittedGLM, X: Array, every: bool
     ) -> tuple[Callable[[slice | Array], tuple[Array, Array, Array]], int, Array | None]:
-        """Return the derivatives of shifted rows, a label's unknowns, and the slopes' error.
+        """Return the derivatives of shifted rows, the size of a label, and the slopes' error.
 
         The derivatives are a function of rows that returns weighted ``r (m, K)``, ``a (m, K, K)``
         and ``b (m, K, L)``. ``fit`` contains the labels and weights of the rows; ``every`` is true
-        if these are all rows. With several outputs, the error is that of rounding (``None``).
+        if these are all rows. With several outputs, the error is ``None``, which stands for
+        rounding.
         """
         low = self.low
         margins = self.near.margins(X) if low is None else precise_margins(self.near, X, low)

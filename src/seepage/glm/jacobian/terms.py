@@ -1,4 +1,4 @@
-"""The parts of a GLM's whitened Jacobian, and how exact the results are that are made of them.
+"""The parts of a GLM's whitened Jacobian, and the accuracy of results computed from them.
 
 In the notation of :mod:`seepage.glm.jacobian.operator`, the whitened Jacobian of a record is::
 
@@ -10,8 +10,8 @@ with it are rounded only at the end. This module handles both cases, so callers 
 
 A record's Jacobian is the sum of ``r A_V`` and a multiple of ``A x̃``, given by the record's
 curvature and label slope. Errors of the slope, the whitener and the rounded curvatures affect both
-terms. Their sum may be much smaller than either term, which increases its relative error
-accordingly: :class:`GLMAccuracy`.
+terms. Their sum may be much smaller than either term, which increases the sum's relative error
+accordingly (:class:`GLMAccuracy`).
 """
 
 from __future__ import annotations
@@ -583,7 +583,7 @@ class GLMAccuracy(AnswerAccuracy):
     def _column_sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
         """Return the norms of the terms in each column of a Jacobian, of shape ``(m, q)``.
 
-        Also return the errors that these terms inherit from the slopes.
+        Also return the errors that these terms inherit from the slopes and the curvatures.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -612,8 +612,8 @@ class GLMAccuracy(AnswerAccuracy):
         The result bounds the change of these columns. A relative change ``ε`` of every curvature
         changes ``v = H⁻¹u`` by at most ``ε √(vᵀHv)`` in the norm of ``H``, and each released number
         by ``√(H⁻¹)_kk`` times that amount. For the column of a feature, ``vᵀHv`` is ``(H⁻¹)_jj``.
-        For ``u = x̃ ⊗ a w`` and a label's ``x̃ ⊗ b``, it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a
-        w`` and ``b``. The error of ``w`` is at least that of the slopes on which it depends.
+        For ``u = x̃ ⊗ a w`` and a label's ``x̃ ⊗ b``, ``vᵀHv`` is ``x̃ᵀH⁻¹x̃`` times the squares of
+        ``a w`` and ``b``. The error of ``w`` is at least that of the slopes on which it depends.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -683,9 +683,9 @@ class GLMAccuracy(AnswerAccuracy):
     def _leverages(self, a: Array, rows: slice | Array, closely: bool = True) -> Array:
         """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` for rows: ``1/√a``, or less if ``a`` is small.
 
-        Another bound is ``Σ_j |x̃_j| d_j``, where ``d`` are the deviations of the whitener. It is
-        tight for a row that is small compared with the other rows. It is computed for all rows of a
-        small table, and otherwise only for rows whose curvature is far below the largest.
+        Another bound is ``Σ_j |x̃_j| d_j``, where ``d`` are the deviations of the whitener. This
+        bound is tight for a row that is small compared with the other rows, and is computed for all
+        rows of a small table, but otherwise only for rows whose curvature is far below the largest.
         """
         terms = self.terms
         xp = array_namespace(terms.X)

@@ -119,7 +119,7 @@ def _precise_hessian(fit: FittedGLM, objective: Objective, low: Array) -> Double
 def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Double, float]:
     """Return ``H⁻¹`` in double the working precision, by Newton's iteration, and its residual.
 
-    Both matrices are first scaled to a unit diagonal, by powers of two.
+    First, H and the given inverse are scaled by powers of two, so that the diagonal of H is near 1.
     """
     xp = array_namespace(H.high)
     scale = 2.0 ** -xp.round(xp.log2(xp.sqrt(xp.linalg.diagonal(H.high))))

@@ -1,7 +1,7 @@
 """η of records, people and groups, with the other records treated as noise.
 
-The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is the sum of ``c cᵀ`` over all
-records except the measured ones.
+The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where J is the Jacobian of the release
+with respect to the measured records, and G₋ the sum of ``c cᵀ`` over all other records.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def eta_of_each(
 ) -> Result:
     """Return a leakage measure for each record or person, treating the other records as noise.
 
-    Let S be the covariance that includes record i, and αq the record's share of it. Since ``S₋ᵢ ≥
-    (1 − αq)S``, η with noise of covariance S, divided by ``√(1 − αq)``, never understates the
-    leakage.
+    Let S be the covariance with record i, S₋ᵢ that without it, and αq the record's share of S.
+    Since ``S₋ᵢ ≥ (1 − αq)S``, η for noise of covariance S, divided by ``√(1 − αq)``, never
+    understates the leakage.
     """
     together = seen.together(None) if people else None
     worlds = seen.worlds(together) if people else seen.worlds_of_records()
@@ -77,7 +77,7 @@ def eta_of_groups(
             raise TooFewPeopleError(
                 f"One of the groups leaves too few other people ({left:,}) for "
                 f"{counted(worlds.numbers, 'released number')}: with fewer than 10 people per "
-                "number, their variance cannot be estimated. Use smaller groups."
+                "number, the variance due to other people cannot be estimated. Use smaller groups."
             )
         g = gradients[outside & ~others.alone]
         half = (g - g.mean(axis=0)) @ inverse

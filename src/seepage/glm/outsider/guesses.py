@@ -1,6 +1,7 @@
 """Attribute inference of classes or numbers by an attacker who does not know all other records.
 
-The attacker knows everything about the record except the unknowns. For value v the release is::
+The attacker knows everything about the record except the guessed value. For value v, the release
+is::
 
     N(θ₋ − H₋⁻¹x̃_v r_v, uH_v⁻¹G₋ᵢH_v⁻¹ + Σ),      H_v = H₋ + x̃_v a_v x̃_vᵀ
 
@@ -60,7 +61,7 @@ class OutsiderGuess(Guess):
         rest = 100 * np.asarray(self.informed.right)
         return (
             f"{super().__repr__()[:-1]}; attacker who knows all other records: "
-            f"{np.median(rest):.1f} % (median), {rest.max():.1f} %>"
+            f"{np.median(rest):.1f} % (median), at most {rest.max():.1f} %>"
         )
 
 

@@ -55,8 +55,9 @@ class OutsiderLeakage:
         """The leakage to an attacker who knows all other records."""
         if len(self._releases) > 1:
             raise InputError(
-                "Joint results for an attacker who knows all other records are not available; "
-                "measure each release separately."
+                "For several releases together, the only result for an attacker who knows all "
+                "other records is membership().informed; otherwise, measure each release "
+                "separately."
             )
         if self._first.noise is None:
             raise InputError(
@@ -172,8 +173,8 @@ class OutsiderLeakage:
         exact
             The number of records whose normal approximation is checked by resampled refits, the
             most exposed first; ``True`` for all. The default is the number of records for which the
-            approximation is known to fail (at least 1, at most 20). No record is checked if the
-            refits would take more than about a minute.
+            approximation is known to fail (at least 1, at most 20), or 0 if the refits would take
+            more than about a minute.
 
         Examples
         --------
@@ -197,10 +198,11 @@ class OutsiderLeakage:
     ) -> Result:
         """Return the leakage about each record, with the other records treated as noise.
 
-        Let S be the covariance of the release due to all unknown records and the noise, S₋ᵢ the
-        same without record i, and αq the record's share of S. The information is ``JᵀS₋ᵢ⁻¹J``, and
-        ``S₋ᵢ ≥ (1 − αq)S``. Therefore, η with noise of covariance S, divided by ``√(1 − αq)``,
-        never understates the leakage.
+        Let J be the Jacobian of the release with respect to record i, S the covariance of the
+        release due to all unknown records and the noise, S₋ᵢ that covariance without record i, and
+        αq the record's share of S. The information is ``JᵀS₋ᵢ⁻¹J``, and ``S₋ᵢ ≥ (1 − αq)S``.
+        Therefore, η for noise of covariance S, divided by ``√(1 − αq)``, never understates the
+        leakage.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
 
@@ -239,10 +241,11 @@ class OutsiderLeakage:
         measure: str = "fil",
         simplex: bool = False,
     ) -> Result:
-        """Return the leakage about each group of records, treating all others as noise.
+        """Return the leakage about each group of records, treating all other records as noise.
 
-        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``. Here G₋ is the sum of ``c cᵀ``
-        over the records outside the group; :mod:`seepage.glm.outsider` defines the symbols.
+        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``. Here J is the Jacobian of the
+        release with respect to the group, and G₋ is the sum of ``c cᵀ`` over the records outside
+        the group; :mod:`seepage.glm.outsider` defines the other symbols.
         """
         return eta_of_groups(self._one, labels, columns, label, measure, simplex)
 
@@ -251,10 +254,10 @@ class OutsiderLeakage:
     ) -> OutsiderGuess:
         """Return the attribute-inference risk for a category or class of every record.
 
-        The attacker knows everything about the record except the unknowns. If all records of a
-        person share the value, it is varied and guessed in all of them together. The arguments are
-        those of :meth:`seepage.core.leakage.Leakage.guess`; for an attacker who knows all other
-        records, use ``informed``.
+        The attacker knows everything about the record except this value. If all records of a person
+        share the value, it is varied and guessed in all of them together. The arguments are those
+        of :meth:`seepage.core.leakage.Leakage.guess`; for an attacker who knows all other records,
+        use ``informed``.
         """
         changes = changes_of(self._first.informed, True)
         candidates = among_levels(self._first.informed, changes, column, 1e-4)

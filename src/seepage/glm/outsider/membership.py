@@ -53,7 +53,7 @@ class OutsiderMembership(Membership):
     others
         The number of other people.
     scale
-        ``μ²`` times ``u``, the share of the variance due to records the attacker does not know;
+        ``μ²u``, where u is the share of the variance due to records the attacker does not know;
         ``None`` with noise or rounding.
     numbers
         The count of released numbers.
@@ -86,10 +86,10 @@ class OutsiderMembership(Membership):
         """Return how many other records an attacker must know to achieve this success rate.
 
         Without noise, ``μ² = μ₁²/u``, where μ₁ is μ at u = 1. Let μ* be the distance that gives
-        this success rate; then at most ``(n − 1)(μ₁/μ*)²`` of the other records may be unknown. The
-        normal approximation requires at least 30 unknown records, and at least one per released
-        number. If fewer would remain, the attacker must know almost everybody, and the count is the
-        number of all other records.
+        this success rate; then at most ``(n − 1)(μ₁/μ*)²`` of the n − 1 other records may be
+        unknown. The normal approximation requires at least 30 unknown records, and at least one per
+        released number. If fewer would remain, the attacker must know almost everybody, and the
+        result is the number of all other records.
         """
         check_number(right, "right")
         if self.scale is None:
@@ -154,7 +154,8 @@ class OutsiderMembership(Membership):
             f"<{len(self)} {unit}: membership inference, {self.mu.kind}, {self.mu.about}: success "
             f"rate {np.median(right):.1f} % (median; chance 50 %), worst {right[worst]:.1f} % at "
             f"{self.mu.labels()[worst]!s}; attacker who knows all other records: "
-            f"{np.median(rest):.1f} %, {rest[worst]:.1f} %{known}>"
+            f"{np.median(rest):.1f} % (median), {rest[worst]:.1f} % at "
+            f"{self.mu.labels()[worst]!s}{known}>"
         )
 
 

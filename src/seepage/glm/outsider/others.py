@@ -6,12 +6,12 @@ their gradients. Let ``u`` be the share of that variance due to people unknown t
 
     S = u H⁻¹GH⁻¹ + Σ,     G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ
 
-This is the sandwich covariance (Huber 1967). For people with several records it is the
-cluster-robust covariance, where g_j is the sum of the gradients of person j's records. If the
-attacker knows listed people, the sum and the mean exclude these people, and ``u`` is 1. A person's
-gradient is computed at the minimiser without that person, one Newton step away: ``g = H H₋ⱼ⁻¹
-g(θ̂)``. At θ̂ the fit has shrunk the person's residuals by a factor of ``1 − ℓ`` (MacKinnon and
-White 1985, HC3).
+Here H is the Hessian, and g_j the gradient of person j's loss. Without Σ, this is the sandwich
+covariance (Huber 1967). For people with several records it is the cluster-robust covariance, where
+g_j is the sum of the gradients of person j's records. If the attacker knows listed people, the sum
+and the mean exclude these people, and ``u`` is 1. A person's gradient is computed at the minimiser
+without that person, one Newton step away: ``g = H H₋ⱼ⁻¹ g(θ̂)``. At θ̂, the fit has shrunk the
+residuals of a person of leverage ℓ by a factor of ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class OtherPeople:
 
     @cached_property
     def scatter(self) -> np.ndarray:
-        """``G``, of shape (P, P), summed over all people with a finite gradient."""
+        """``G``, (P, P), summed over the unknown people with a finite gradient."""
         total = np.zeros((self.size, self.size))
         for piece, c in self.centred():
             known = c[~self.alone[piece]]

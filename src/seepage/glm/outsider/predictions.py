@@ -23,11 +23,11 @@ ANSWERS = (
 class Predictions:
     """The model's answers to queries, released instead of its parameters.
 
-    The answers are margins (for least squares, the predictions) or unrounded probabilities. Margins
-    and unrounded probabilities carry the same information as ``Aθ̂``, where the rows of A are the
-    queries. As many linearly independent queries as there are parameters leak as much as the
-    parameters. Predicted labels alone leak less. Noise is added to the margins of each answer. For
-    softmax, it is added to each of the K margins, of which only the differences matter. The
+    The answers are margins (for least squares, the predictions) or unrounded probabilities. Either
+    carries the same information as ``Aθ̂``, where the rows of A are the queries and θ̂ are the
+    parameters. As many linearly independent queries as there are parameters leak as much as the
+    parameters. Predicted labels alone leak less than margins. Noise is added to the margins of each
+    answer; for softmax, to each of the K margins, of which only the differences matter. The
     predictions of a model whose parameters have noise leak no more than these parameters.
 
     Parameters
@@ -79,10 +79,10 @@ def check_queries(queries: np.ndarray, columns: int) -> None:
 class AnswerNoise(Gaussian):
     """Gaussian noise on the margins ``Aθ`` of the answers.
 
-    σ is the standard deviation of the noise on the margins; the information about θ is ``Φ =
-    AᵀΣ⁻¹A``. The answers contain no information about directions of θ that affect no query. Such
-    directions are assigned 10⁻⁸ of the largest information in any direction, with the parameters in
-    units of ``1/sizes``, so that leakage is never understated.
+    σ is the standard deviation of the noise on the margins, and Σ its covariance; the information
+    about θ is ``Φ = AᵀΣ⁻¹A``. The answers contain no information about directions of θ that affect
+    no query. Such directions are assigned 10⁻⁸ of the largest information in any direction, with
+    the parameters in units of ``1/sizes``, so that leakage is never understated.
 
     Parameters
     ----------

@@ -29,9 +29,9 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
     everything = attacker is None or attacker.knows_all
     if everything and noise is None:
         raise InputError(
-            "Without noise, an attacker who knows all other records detects every record with "
-            "certainty. Pass noise=sp.Gaussian(sigma), or assume an attacker who knows less: "
-            "attacker=sp.Attacker(knows=0.0)."
+            "Without noise, an attacker who knows all other records detects with certainty every "
+            "record whose removal changes the model. Pass noise=sp.Gaussian(sigma), or assume an "
+            "attacker who knows less: attacker=sp.Attacker(knows=0.0)."
         )
     if everything and isinstance(release, Predictions) and release.queries is None:
         raise InputError(
@@ -52,7 +52,7 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
 
 
 def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
-    """Raise an error if a table has too few people, or too few unknown to the attacker."""
+    """Raise an error for too few people, or too few people whom the attacker does not know."""
     others = worlds.others
     whom = " whom the attacker does not know" if attacker.names_records else ""
     if others.count < 3:

@@ -1,12 +1,12 @@
 """Check the normal approximation by refits on randomly reweighted people.
 
-The other people get random weights of mean 1 and variance ``u``, scaled to sum to the number of
-people. This is the Bayesian bootstrap (Rubin 1981), with gamma weights if the attacker knows a
-share of these people. People known to the attacker have weight 1. The model is fitted with the
-person, and with another person instead. A likelihood-ratio test is trained on half of the refits of
-each kind. It estimates one normal distribution per kind, in the coordinates that separate the two
-kinds (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). The test is evaluated on the other
-half; then the halves are swapped.
+The other people get random weights of mean 1 and variance ``u``, scaled to sum to their number.
+This is the Bayesian bootstrap (Rubin 1981), with gamma weights if the attacker knows a share of
+these people. People known to the attacker have weight 1. The model is fitted with the person, and
+with another person instead. A likelihood-ratio test is trained on half of the refits of each kind.
+It estimates one normal distribution per kind, in the coordinates that separate the two kinds
+(:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). The test is evaluated on the other half;
+then the halves are swapped.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def judged(
 ) -> Resampled:
     """Return the success rate of a test between two sets of draws, with and without each person.
 
-    Draws with a NaN are left out; ``seen`` maps the others to what the test is based on.
+    Draws with a NaN are left out; ``seen`` maps the other draws to the input of the test.
     """
     right, error = np.full((2, len(people)), np.nan)
     for k, person in enumerate(progress(people, "resampled refits")):

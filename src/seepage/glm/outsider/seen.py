@@ -57,8 +57,8 @@ class SeenRelease:
     again
         A function that returns the leakage with different noise.
     fits
-        A function that returns the fit on a chunk's records, for data read in chunks. Only
-        membership is then supported.
+        A function that returns the fit on a chunk's records, for data read in chunks, which support
+        only membership.
     """
 
     informed: Leakage[Any]
@@ -159,8 +159,8 @@ class SeenRelease:
         if len(mine.source) != len(yours.source):
             raise InputError(
                 "Only releases about the same records can be composed, but one has "
-                f"{len(mine.source):,} and another {len(yours.source):,}; pass the same records to "
-                "each."
+                f"{len(mine.source):,} records and another {len(yours.source):,}; pass the same "
+                "records to each."
             )
         labels = [
             list(range(len(one.source))) if one.source.index is None else one.source.index.tolist()

@@ -2,9 +2,9 @@
 
 **Softmax** models return K probabilities, or K margins of which only differences matter. Noise is
 added to each of the K margins, and all K are visible. If all K margins have noise of equal
-variance, their common part reveals nothing. Otherwise it reveals some of the noise on each margin.
-For a printed probability ``π_k`` the visible number is ``logit π_k``. Its derivative with respect
-to the margins is ``e_k`` minus the relative probabilities of the other classes.
+variance, their common part reveals nothing; otherwise, it reveals some of the noise on each margin.
+For a printed probability ``π_k``, the visible number is ``logit π_k``, whose derivative with
+respect to the margins is ``e_k`` minus the relative probabilities of the other classes.
 
 **Rounding** to a step r adds a variance of ``r²/12`` if the number varies by more than one step. If
 the step is coarser, rounding is ignored, so the risk is overstated. For an attacker who knows all
@@ -70,7 +70,7 @@ class Shown:
         return rows, np.asarray(varies + np.diag(np.where(fine, steps, 0.0) ** 2 / 12))
 
     def same(self, before: np.ndarray, after: np.ndarray, off: np.ndarray) -> bool:
-        """Return whether a shift with the error ``off`` leaves the printed numbers unchanged."""
+        """Return whether ``before`` and ``after``, known to within ``off``, are printed alike."""
         ends = [*self._ends(after, off)]
         return all(np.array_equal(self._ends(before, 0 * off)[0], end) for end in ends)
 

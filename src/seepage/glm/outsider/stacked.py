@@ -1,7 +1,7 @@
 """The joint variance of several releases about the people of one table.
 
-The unknown records affect all releases, so the fits are correlated and their information cannot be
-added. The parameters of all releases are stacked, with::
+The unknown records affect all releases, so the fits are correlated, and their Fisher information is
+not additive. The parameters of all releases are stacked, with::
 
     H = diag(H₁, H₂, …),     g = (g₁, g₂, …),     Σ = diag(Σ₁, Σ₂, …),     YYᵀ = diag(Y₁Y₁ᵀ, …)
 

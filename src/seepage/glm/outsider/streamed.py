@@ -1,8 +1,8 @@
 """Compute the variance due to other people in two passes over a table read in chunks.
 
-The first pass sums ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G. The second
-pass computes both distributions for the records of each chunk. Every record is a separate person,
-and nothing is refitted.
+The first pass computes ``Σ g`` and ``Σ ggᵀ`` over all people, which determine ``ḡ`` and G. The
+second pass computes both distributions for the records of each chunk. Every record is a separate
+person, and nothing is refitted.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Told(NamedTuple):
 
     share: np.ndarray
     worlds: TwoNormals
-    rest: np.ndarray  # the distance to an attacker who knows all others
+    rest: np.ndarray  # the distance to an attacker who knows all other records
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class StreamedWorlds:
         return np.zeros(len(self.source), dtype=int)
 
     def told(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
-        """Return ``αq``, both distributions of each record, and an informed attacker's distance."""
+        """Return ``αq``, both distributions, and an informed attacker's distance, by record."""
         ask = partial(
             _told_apart,
             fits=self.fits,

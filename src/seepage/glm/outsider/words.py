@@ -50,10 +50,10 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
         return ()
     return (
         f"The numbers are rounded to {counted(digits, 'decimal')}. Rounding adds a variance of "
-        "r²/12 to numbers that vary by more than a step r, and nothing to other numbers. An "
-        "attacker who knows all other records is certain about each record whose absence changes "
-        "a digit of this table, and no better than chance about all other records. The success "
-        "rate of an attacker who knows less is a mean over tables of other people.",
+        "r²/12 to numbers that vary by more than a rounding step r, and nothing to other numbers. "
+        "An attacker who knows all other records is certain about each record whose absence "
+        "changes a printed digit, and no better than chance about the remaining records. The "
+        "success rate of an attacker who knows less is a mean over tables of other people.",
     )
 
 
@@ -68,7 +68,7 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     if not len(checked.people):
         return (
             "The approximation was not checked by refits on other people; pass exact=10 to check "
-            "the 10 most exposed.",
+            "it for the 10 most exposed people.",
         )
     if not known.any():
         return (
@@ -77,7 +77,7 @@ def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
         )
     return (
         f"Refits on other people checked {checked.largest_difference()}. For records that cause "
-        "most of the variation, the refits are used.",
+        "most of the variation, the refits replace the approximation.",
     )
 
 

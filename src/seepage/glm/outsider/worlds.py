@@ -1,7 +1,7 @@
 """Two normal distributions: a release with a person, and with another person instead.
 
 The attacker does not know the other people in the data, so the release is random. With the person
-in the data (in) or left out (out), it has the distributions::
+in the data (in) or left out (out), the release has the distributions::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
@@ -28,10 +28,11 @@ is that a root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` replaces the root of ``
 of the noise on the answers and of their rounding errors (:mod:`~seepage.glm.outsider.shown`).
 
 **Hidden by one person.** If one other person j causes most of the variation in a person's own
-prediction, that variation is not normal. The prediction then reveals whether j is in the data, and
-little other variation remains. With ``z = Rᵀc``, person j contributes the share ``α(zᵀz_j)²/q(1 −
-αq)`` of the variation along the direction of the best test. If this share exceeds four fifths, j is
-treated as known to the attacker, and the share is computed again for the remaining people.
+prediction, that variation is not normally distributed. The prediction then reveals whether j is in
+the data, and little other variation remains. With ``z = Rᵀc``, person j contributes the share
+``α(zᵀz_j)²/q(1 − αq)`` of the variation along the direction of the best test. If this share exceeds
+four fifths, j is treated as known to the attacker, and the share is computed again for the
+remaining people.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Worlds:
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """For each person, the number of others treated as known because they hide the person."""
+        """For each person, how many other people hide the person and are treated as known."""
         return self._of_all[2]
 
     @cached_property
@@ -254,7 +255,7 @@ class Worlds:
     def coordinates(self, person: int) -> np.ndarray:
         """Return the coordinates that distinguish a person's distributions, (P, at most 2k + 1).
 
-        Multiply parameter shifts, as rows, by this matrix.
+        The coordinates of parameter shifts (rows) are their product with this matrix.
         """
         axes = self._axes(self.root_for()(self.others.sets[person]), *self._span(person))
         return np.asarray(np.linalg.solve(self.others.model.inverse, axes))

@@ -1,7 +1,7 @@
 """Raw columns as directions in which a record can change, and their effect on features.
 
 The effect of a numeric column is the derivative of the features with respect to that column. A
-category or a yes/no column changes by whole levels, from the first level to each of the others; all
+category or a yes/no column changes by whole levels, from the first level to each other level; all
 other columns are unchanged. This is a finite change, not a derivative. The learnt parameters of the
 preprocessing change by their derivative times this change.
 """

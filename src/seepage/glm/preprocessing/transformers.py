@@ -2,8 +2,8 @@
 
 Each known kind of transformer defines its derivative with respect to the row, ``push``; the names
 of its fitted attributes, ``learnt``; and the derivatives of these attributes with respect to one
-row, ``influence``. Transformers of other kinds are differentiated by finite differences. They can
-be frozen but not refitted. The same applies to a user's class, unless it derives from a known class
+row, ``influence``. Transformers of other kinds are differentiated by finite differences, and can be
+frozen but not refitted. The same applies to a user's class, unless it derives from a known class
 and overrides none of its methods. A transformer that uses the target raises an error, because its
 output for a record depends on the labels of the other records.
 """

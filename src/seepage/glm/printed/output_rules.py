@@ -50,7 +50,7 @@ class BrokenRule:
                 "value of this column"
             ),
             "cell": f"the leverage of {people} is above 1/{self.threshold:,}, so fewer than "
-            f"{self.threshold:,} records determine their fitted value",
+            f"{self.threshold:,} records determine their fitted value{'s' * (self.count != 1)}",
             "difference": f"the two differ by {people}, so the difference of their "
             f"results describes only {'this person' if self.count == 1 else 'these people'}",
         }[self.rule]

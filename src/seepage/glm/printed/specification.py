@@ -288,7 +288,7 @@ class Specification:
 
 
 def _whole(W: np.ndarray, clusters: np.ndarray) -> bool:
-    """Return whether all records of every cluster have the same weight."""
+    """Return whether the records of each cluster all have the same weight."""
     first = np.unique(clusters, return_index=True)[1]
     return bool(np.array_equal(W[:, first][:, clusters], W))
 

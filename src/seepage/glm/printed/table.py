@@ -224,8 +224,8 @@ class RegressionTable:
         """Return the output-checking rules that the table breaks.
 
         The default threshold is 10. The rules cover residual degrees of freedom, columns with
-        values from few people, and specifications that differ by few people (differencing). The
-        rules also cover cells of few records that the columns distinguish from all others.
+        values from few people, specifications that differ by few people (differencing), and cells
+        of few records that the columns distinguish from all other records.
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
@@ -285,12 +285,12 @@ class RegressionTable:
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """People without whom a specification has no fit, such as the only person in a level."""
+        """Whether a specification has no fit without the person, (N,): the only one in a level."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
     def leverage(self) -> np.ndarray:
-        """Each person's largest sum of leverages in any specification, (N,)."""
+        """The sum of each person's leverages, the largest of all specifications, (N,)."""
         most = np.zeros(len(self.sets))
         for one, rows in zip(self.specifications, self.rows, strict=True):
             every = np.zeros(len(self.index))
@@ -316,8 +316,8 @@ class RegressionTable:
     def _apart(self, u: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return each person's share of the variance, their ``μ``, and a root of ``(uG + D)⁻¹``.
 
-        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; this excludes the person's
-        own variation.
+        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; μ excludes the person's own
+        variation.
         """
         c, N = np.where(self.alone[:, None], 0.0, self.influence), len(self.sets)
         root = inverse_root(u * c.T @ c + np.diag(self.rounding(u)))
@@ -463,9 +463,10 @@ class RegressionTable:
             *self._held_words,
         ]
         if coarse:
+            do = "varies by less than a printed step and is"
+            do = do if coarse == 1 else "vary by less than a printed step and are"
             said.append(
-                f"{coarse:,} of {int(self.rounded.sum()):,} rounded numbers vary by less than a "
-                "printed step and are treated as exact."
+                f"{coarse:,} of {int(self.rounded.sum()):,} rounded numbers {do} treated as exact."
             )
         if above:
             said.append(
@@ -477,7 +478,7 @@ class RegressionTable:
         if not known.any():
             said.append(
                 "The approximation was not checked by tables of resampled people; pass exact=10 to "
-                "do so."
+                "check it for the 10 most exposed people."
             )
         else:
             said.append(

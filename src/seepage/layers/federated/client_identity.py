@@ -18,7 +18,7 @@ _HOW = "record a permanent key for each client (recorder.add(…, client=…) or
 
 
 def same_client(gradients: LayerGradients) -> np.ndarray | None:
-    """Return the client of every update, ``(n,)``: its key or its node; ``None`` if unknown.
+    """Return every update's client, ``(n,)``, as a key or a node; ``None`` if unknown.
 
     Examples
     --------
@@ -75,9 +75,10 @@ def one_run(gradients: LayerGradients) -> tuple[np.ndarray, str]:
 def separate_runs(gradients: LayerGradients) -> np.ndarray:
     """Return the run of every update, ``(n,)``.
 
-    Recordings by earlier versions do not state the run. In these recordings, a new run is assumed
-    to begin where the round number decreases and all nodes are new. Several nodes must take part
-    before and after this point, because updates may also be listed client by client.
+    Recordings made with earlier versions of seepage do not state the run of an update. In these
+    recordings, a new run is assumed to begin where the round number decreases and all nodes are
+    new. Several nodes must take part before and after this point, because updates may also be
+    listed client by client.
     """
     if gradients.runs is not None and np.any(gradients.runs):
         return np.asarray(gradients.runs)
@@ -95,9 +96,9 @@ def separate_runs(gradients: LayerGradients) -> np.ndarray:
 
 
 def anew_in_a_run(gradients: LayerGradients) -> str:
-    """Return a note if no node of the first rounds takes part in the later ones, or ``""``.
+    """Return a note if no node of the first rounds takes part in later rounds, or ``""``.
 
-    This happens if clients register anew in the middle of a run.
+    Nodes change in this way if clients register anew in the middle of a run.
     """
     keyed = gradients.clients is not None and all(str(key) for key in gradients.clients.tolist())
     if keyed or gradients.nodes is None or gradients.rounds is None:
@@ -112,8 +113,9 @@ def anew_in_a_run(gradients: LayerGradients) -> str:
     for number in np.unique(rounds)[1:]:
         if not np.any((first < number) & (last >= number)):
             return (
-                f"No node of the rounds before {number} takes part in later ones. If clients "
-                f"registered anew, each counts twice and the P-values are too small; {_HOW}."
+                f"No node of the rounds before {number} takes part from round {number} on. If "
+                "clients registered anew, each counts twice and the P-values are too small; "
+                f"{_HOW}."
             )
     return ""
 

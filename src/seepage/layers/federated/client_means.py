@@ -59,7 +59,7 @@ class ClientRounds:
         if keys is None:
             raise InputError(
                 "The recording does not identify the client of each update; record with nodes=, or "
-                "with Flower's recorder."
+                "with sp.layers.UpdateRecorder."
             )
         clients, client = np.unique(keys, return_inverse=True)
         if len(clients) < 2:

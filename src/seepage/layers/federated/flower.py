@@ -55,7 +55,7 @@ except ImportError:  # the rest of this file works without it
 
 @accepts_other_names
 class UpdateRecorder:
-    """Records updates layer by layer, with the client, node, round and run of each.
+    """Records updates layer by layer, with the client, node, round and run of each update.
 
     Buffers that a client sends are stored as a separate entry of their layer: ``"bn1.buffers"`` in
     addition to ``"bn1"``.
@@ -70,8 +70,8 @@ class UpdateRecorder:
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     models
-        Whether to keep the model sent in every round, taken from its first client. An attacker
-        whose data resemble the clients' data starts from these models
+        Whether to keep the model sent in every round, as sent to the round's first client. An
+        attacker whose data resemble the clients' data starts from these models
         (:class:`seepage.attacks.ShadowClients`). By default, models of up to 256 MiB are kept.
     resume
         Whether to add to an existing recording, with the same layers, width and seed; otherwise an
@@ -123,7 +123,7 @@ class UpdateRecorder:
 
     @property
     def rounds(self) -> list[int]:
-        """The server's round of every update."""
+        """The server's round number for every update."""
         return [origin.round for origin in self._origins()]
 
     @property
@@ -164,7 +164,7 @@ class UpdateRecorder:
         if missing:
             raise InputError(
                 f"Node {node} did not return the parameter {missing[0]!r}; clients must return "
-                "every parameter that they train."
+                "every parameter that was sent to them."
             )
         for name, value in returned.items():
             if name in sent and sent[name].shape != value.shape:
@@ -187,7 +187,7 @@ class UpdateRecorder:
             self._like.check_same_projection(recorded)
         except InputError as error:
             raise InputError(
-                f"Node {node} sent different entries from the others. {error}"
+                f"Node {node} sent entries that differ from the first update. {error}"
             ) from error
         numbers = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
         self._new.append(replace(recorded, metrics=numbers, **origin.columns()))
@@ -392,7 +392,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """Record the updates that clients returned."""
+        """Record the updates that clients returned, and delegate the aggregation."""
         kept = list(replies)
         for reply in kept:
             if not reply.has_error():
@@ -422,15 +422,15 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
-    Use it as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)), …])``;
-    ``resume`` allows clients to start late, or to be restarted in every round. The client's key is
-    the ``partition-id`` of its node's configuration, if it has one. Put the mod first: Flower wraps
-    the first mod around all others. This mod then sees the update as sent, after the mods that
-    follow it in the list (clipping, noise) have been applied. With secure aggregation, put the mod
-    right after ``secaggplus_mod`` to record the update itself; if it precedes that mod, only masked
-    updates are visible, and nothing is recorded. Rounds are numbered by the server, and Flower's
-    strategies send the number as ``server-round``; without this number, the node's own rounds are
-    counted.
+    Use the mod as ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates", resume=True)),
+    …])``; ``resume`` allows clients to start late, or to be restarted in every round. The client's
+    key is the ``partition-id`` in the configuration of its node, if any. Put the mod first: Flower
+    wraps the first mod around all others. This mod then sees the update as sent, after the mods
+    that follow it in the list (clipping, noise) have been applied. With secure aggregation, put the
+    mod right after ``secaggplus_mod`` to record the update itself; before ``secaggplus_mod``, only
+    masked updates are visible, and nothing is recorded. Rounds are numbered by the server, and
+    Flower's strategies send the number as ``server-round``; without this number, the node's own
+    rounds are counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:

@@ -113,16 +113,17 @@ class LayerGradients:
                 )
             if block.ndim != 2 or len(block) != len(self.norms) or block.dtype.kind != "f":
                 raise InputError(
-                    f"Layer {layer!r} does not have one row for each of the {len(self.norms)} "
-                    "gradients; give each layer one row of numbers per gradient."
+                    f"Layer {layer!r} must be a floating-point array with one row per gradient, "
+                    f"{len(self.norms)} in all, but it has the shape {block.shape} and the type "
+                    f"{block.dtype}."
                 )
             # Metrics have further columns that say whether they were sent.
             wide = block.shape[1] > self.sizes[layer] and layer != METRICS
             if wide or self.variances[layer].shape != block.shape[1:]:
                 raise InputError(
                     f"Layer {layer!r} has {block.shape[1]:,} columns and "
-                    f"{self.variances[layer].size:,} variances, but its stated width is "
-                    f"{self.sizes[layer]:,}; record it again."
+                    f"{self.variances[layer].size:,} variances, but its gradient has "
+                    f"{counted(self.sizes[layer], 'entry', 'entries')}; record the layer again."
                 )
             if not np.isfinite(block).all():
                 raise InputError(
@@ -292,11 +293,12 @@ class LayerGradients:
         if alone:
             raise InputError(
                 f"The recordings have different layers: only one of them contains {alone[0]!r}; "
-                f"leave it out with .without({alone[0]!r})."
+                f"leave this layer out with .without({alone[0]!r})."
             )
         if self.layers != other.layers or dict(self.sizes) != dict(other.sizes):
             raise InputError(
-                "The recordings have different layers; record the same layers in both."
+                "The layers of the recordings differ in size or order; record the same layers of "
+                "the same network in both."
             )
         for layer in self.layers:
             alike = self.blocks[layer].shape[1] == other.blocks[layer].shape[1]
@@ -325,8 +327,8 @@ class LayerGradients:
     def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
         """Return the gradients with Gaussian noise of this standard deviation on every parameter.
 
-        For projected layers, noise is drawn after the projection, from the projected distribution.
-        The norms remain those of the gradients without noise.
+        For projected layers, noise is drawn after the projection, with the variance of projected
+        noise. The norms remain those of the gradients without noise.
         """
         check_not_negative(scale, "scale")
         draw = np.random.default_rng(seed)
@@ -352,12 +354,13 @@ class LayerGradients:
             for k in self.projected
         )
         return (
-            f"<{len(self):,} gradients of {len(self.blocks)} layers{'; ' + text if text else ''}>"
+            f"<{counted(len(self), 'gradient')} of {counted(len(self.blocks), 'layer')}"
+            f"{'; ' + text if text else ''}>"
         )
 
 
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
-    """Return several recordings with the same layers and projection as one recording.
+    """Join several recordings that have the same layers and projections.
 
     The result has clients, nodes, rounds or runs only if all recordings have them. A metric is NaN
     in the rows of recordings that lack it.

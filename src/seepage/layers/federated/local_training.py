@@ -122,7 +122,7 @@ class LocalTraining:
 
         For plain SGD, this is ``lr`` times the number of steps; with momentum, it is larger.
         Dividing an update by this number yields the gradient, if the gradient is constant. With
-        Adam, the change is the same for every constant gradient, so no divisor exists.
+        Adam, the change does not depend on the size of a constant gradient, so no divisor exists.
 
         Examples
         --------
@@ -133,7 +133,7 @@ class LocalTraining:
         if self.optimizer != "sgd":
             raise InputError(
                 f"An update by {self.optimizer!r} does not grow with the gradient, so the gradient "
-                "cannot be computed from it; use optimizer='sgd'."
+                "cannot be computed from the update; use optimizer='sgd'."
             )
         rest = {"": torch.zeros(1, dtype=torch.float64)}
         steps = self.rows_of_steps(records)

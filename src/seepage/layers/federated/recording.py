@@ -51,7 +51,7 @@ def record_gradients(
     layers
         The names of modules; by default, every module that has its own parameters.
     width
-        Layers with more entries than this number are randomly projected to this width.
+        Layers with more than ``width`` entries are randomly projected to ``width`` entries.
     seed
         The seed of the projection; recordings can be compared only if they have the same seed.
     nodes
@@ -323,8 +323,8 @@ class _Recorder:
         for name, shape in self._shapes.items():
             if name not in values or tuple(values[name].shape) != shape:
                 raise InputError(
-                    f"An update lacks the parameter {name!r} of shape {shape}; record only "
-                    "updates of this network, with the same entries as the first."
+                    f"An update lacks the entry {name!r} of shape {shape}; record only updates "
+                    "of this network, with the same entries as the first update."
                 )
             value = dequantised(values[name], name, real=name in self._real).detach()
             sent[name] = value if value.is_floating_point() else value.float()

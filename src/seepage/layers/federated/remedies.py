@@ -1,7 +1,7 @@
 """Remedies that a client applies to layers: noise, freezing, less frequent sending, low rank.
 
-Each remedy changes the network that is trained, or the part of the update that is sent; a simulated
-run measures its benefit and cost (:func:`seepage.attacks.compare_remedies`).
+Each remedy changes the network that is trained, or the part of the update that is sent; simulated
+runs measure the remedy's benefit and cost (:func:`seepage.attacks.compare_remedies`).
 """
 
 from __future__ import annotations

@@ -106,8 +106,9 @@ def simulate(
 
     In FedSGD, every client sends the mean gradient ``g`` of one batch, and the server changes the
     model by ``−lr`` times the mean of these gradients. In FedAvg, every client takes
-    ``local_steps`` local steps and sends ``(θ − θ_client)/lr``, so both kinds of update have the
-    scale of gradients. With a custom ``optimizer``, the client sends ``θ − θ_client``.
+    ``local_steps`` local steps from the server's parameters ``θ`` and sends ``(θ − θ_client)/lr``,
+    so both kinds of update have the scale of gradients. With a custom ``optimizer``, the client
+    sends ``θ − θ_client``.
 
     Every client starts from the server's parameters and buffers. The means are weighted by the
     number of records: those of the client in FedAvg, those of its batch in FedSGD. With noise,
@@ -126,7 +127,7 @@ def simulate(
     method
         ``"fedsgd"`` or ``"fedavg"``.
     batch_size, lr
-        The batch size and learning rate of every local step of plain SGD.
+        The number of records per batch, and the learning rate of plain SGD.
     local_steps
         The number of local steps in FedAvg, each on a newly drawn batch.
     local_epochs
@@ -141,8 +142,8 @@ def simulate(
     max_norm
         The norm to which updates of the parameters are clipped before they are sent.
     noise_multiplier
-        The standard deviation of the Gaussian noise on the sum of updates that the server receives,
-        divided by ``max_norm``; every client adds its share.
+        The standard deviation of the Gaussian noise on the sum of the updates in each group
+        (``together``), divided by ``max_norm``; every client adds its share.
     together
         The group size for secure aggregation: only the mean update of each group of clients is
         visible. Any remaining clients join the last group.
@@ -233,7 +234,7 @@ class _Server:
             raise InputError("FedSGD supports only one local step; for more, use method='fedavg'.")
         if self.method == "fedsgd" and not (self.local_epochs is None and self.optimizer is None):
             raise InputError(
-                "In FedSGD clients send the gradient of one batch, without epochs or an "
+                "In FedSGD, clients send the gradient of one batch, without epochs or an "
                 "optimiser; for those, use method='fedavg'."
             )
         if self.local_epochs is not None and (self.local_epochs < 1 or self.local_steps != 1):

@@ -42,7 +42,7 @@ class RoundFile(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The file's path; of most files of a long recording it is never needed."""
+        """The file's path, formed on request."""
         return self.folder / self.name
 
 
@@ -56,10 +56,10 @@ def parts_of(folder: Path) -> list[RoundFile]:
 def append_part(
     gradients: LayerGradients, folder: Path, parts: Sequence[RoundFile]
 ) -> list[RoundFile]:
-    """Add updates to a folder of these parts, one file for each of their rounds; return the files.
+    """Add updates to a folder that contains these parts, one file per round; return the new files.
 
-    The rounds must be known, and no other process may write to the folder at the same time
-    (:func:`seepage.support.files.only_writer`).
+    The round of every update must be known, and no other process may write to the folder at the
+    same time (:func:`seepage.support.files.only_writer`).
     """
     make_folders(folder)
     number = max((part.number for part in parts), default=0)

@@ -128,7 +128,7 @@ def areas(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def standardised(statistics: np.ndarray) -> np.ndarray:
-    """Return statistics, ``(tests, labellings)``, in standard deviations above their mean."""
+    """Return ``(tests, labellings)`` in standard deviations above each test's mean."""
     spread = statistics.std(axis=1, keepdims=True)
     above = statistics - statistics.mean(axis=1, keepdims=True)
     return np.where(spread > TIE, above / np.maximum(spread, TIE), 0.0)

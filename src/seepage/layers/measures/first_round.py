@@ -33,6 +33,7 @@ from seepage.layers.measures.client_scores import (
 from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.number_check import check_count
+from seepage.tables.names import counted
 from seepage.tables.result_table import GREY, ResultTable, new_axes
 from seepage.tables.source import build_frame
 
@@ -69,10 +70,10 @@ class RoundByRound(ResultTable):
 
     def __repr__(self) -> str:
         first = self.first()
-        when = "no layer leaks so far" if first is None else f"first leak after round {first}"
+        when = "no leak detected" if first is None else f"first leak detected after round {first}"
         return (
-            f"<{len(self.layers)} layers after {len(self.rounds)} rounds: {when}, "
-            f"smallest P-value {self.p_values.min():.3g}>"
+            f"<{counted(len(self.layers), 'layer')} after {counted(len(self.rounds), 'round')}: "
+            f"{when}, smallest P-value {self.p_values.min():.3g}>"
         )
 
     def plot(self, ax: Any = None) -> Any:
@@ -143,7 +144,7 @@ def compare_attackers(
     permutations: int,
     seed: int,
 ) -> tuple[RoundByRound, ScoreTest | None]:
-    """Test an attacker who knows other clients' property, and one with scores, jointly.
+    """Test an attacker who knows other clients' property, and an attacker with scores, jointly.
 
     The tests share their permutations, and both results are adjusted for both attackers
     (:mod:`seepage.layers.measures.client_scores`).
@@ -155,8 +156,8 @@ def compare_attackers(
     own[who.client] = labels
     if (own[who.client] != labels).any():
         raise InputError(
-            "A client has several values of the property, but the first round that reveals it is "
-            "defined only if each client has a single value. Give each client one value."
+            "A client has several values of the property, but the first round that reveals the "
+            "property is defined only for clients with a single value. Give each client one value."
         )
     tried = labellings(own, permutations, seed)
     last = len(who.rounds) - 1

@@ -5,13 +5,13 @@ gradients (clients) that have one label each, and within a group with several la
 
 *In turn.* The folds are processed in order. The predictor for fold k is trained on the earlier
 folds. The predictor's log-likelihood ``T`` of the fold's labels is ranked among the log-likelihoods
-of labels permuted within the fold. Given the earlier folds, this rank is uniform, with ties broken
-at random. Therefore ::
+of labels permuted within the fold. Given the earlier folds, the P-value ``p_k`` from this rank is
+uniform, with ties broken at random. Therefore ::
 
     Z = Σ_k w_k Φ⁻¹(1 − p_k) / √(Σ_k w_k²),   w_k² = (gradients before the fold) · (in the fold)
 
 is standard normal for any family of predictors, without refits. (If *all* folds were used for both
-training and testing, as in cross-fitting, their errors would be correlated, and the test would
+training and testing, as in cross-fitting, the folds' errors would be correlated, and the test would
 reject too often.) The weights are optimal for a predictor whose quality grows with the square root
 of its training set size. Every pair of gradients from different folds is used once; a single split
 into halves would use half of all pairs.
@@ -19,8 +19,9 @@ into halves would use half of all pairs.
 *Over all groups.* If a fold contains too few groups for permutations, labels are permuted over all
 folds and a predictor is refitted to each permutation. A closed form makes these refits cheap. The
 predictor is a ridge regression on the groups' mean embeddings under a Gaussian kernel. If ``A`` is
-their kernel matrix plus the ridge, the residual of group g when it is left out is ``(A⁻¹y)_g /
-(A⁻¹)_gg``. The sum of squared residuals is ranked, with ties counted against significance.
+the embeddings' kernel matrix plus the ridge and ``y`` the labels, the residual of group g when it
+is left out is ``(A⁻¹y)_g / (A⁻¹)_gg``. The sum of squared residuals is ranked, with ties counted
+against significance.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Computes the change of every layer's gradient along directions of the target or the input.
 
-For a direction ``v`` of one record's soft target ``ŷ``, ``J_l v`` is the layer's gradient of
-``v·∂ℓ/∂ŷ``. This gradient needs only a plain backward pass: with cross-entropy, ``∂ℓ/∂ŷ_k = −log
-p_k``, so no double-backward pass is needed. For a direction of the input, ``J_l v`` is the tangent
-of the layer's gradient. The changes are computed for all layers and all records of a batch at once.
+Let ``J_l`` be the Jacobian of layer l's gradient for one record with loss ``ℓ``. For a direction
+``v`` of the soft target ``ŷ``, ``J_l v`` is the layer's gradient of ``v·∂ℓ/∂ŷ``. With
+cross-entropy, ``∂ℓ/∂ŷ_k = −log p_k``, so this gradient needs a plain backward pass, not a
+double-backward pass. For a direction of the input, ``J_l v`` is the tangent of the layer's
+gradient. The changes are computed for all layers and all records of a batch at once.
 
 With two-class cross-entropy, the gradient and all columns are multiples of the gradient of the
 difference between the two outputs, so one backward pass suffices.

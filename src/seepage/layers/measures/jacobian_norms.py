@@ -1,4 +1,4 @@
-"""Norms of every layer's Jacobian, exact or estimated, and the extremes of its gradient.
+"""Norms of every layer's Jacobian, exact or estimated, and extreme entries of the gradient.
 
 The gradient of a fully connected layer is ``δ tᵀ``, from the gradient ``δ`` at its output and its
 input ``t``. The norms of ``δ tᵀ`` are products of norms, and its extreme entries are products of
@@ -33,7 +33,7 @@ NORMS: dict[object, str] = {"fro": "F", 1: "1", "inf": "∞"}  # as people write
 
 @dataclass
 class NormTally:
-    """Each layer's Jacobian norm, its squared standard error, and its gradient's extremes."""
+    """Each layer's Jacobian norm, the norm's error variance, and the gradient's extreme entries."""
 
     norm: dict[str, Tensor] = field(default_factory=dict)
     variance: dict[str, Tensor] = field(default_factory=dict)

@@ -112,7 +112,7 @@ class PerLayer(Result):
 
         Layers whose values agree to four significant digits are listed in the order of the network,
         because further digits depend on the processor. Layers whose value is negative or
-        ``negligible`` are also listed in that order.
+        ``negligible`` are also listed in the order of the network.
         """
         return [self.layers[k] for k in self.worst_first()]
 
@@ -123,7 +123,7 @@ class PerLayer(Result):
         return np.argsort(np.where(np.isnan(self.values), np.inf, -rounded), kind="stable")
 
     def foremost(self) -> list[str]:
-        """Return the first layer of the ranking, and all layers whose intervals overlap its own."""
+        """Return the highest layer, and all layers whose intervals overlap the highest layer's."""
         first = self.span(self.ranking()[0])
         return [name for name in self.ranking() if self.span(name).high >= first.low]
 

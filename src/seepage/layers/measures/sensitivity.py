@@ -4,9 +4,9 @@ For a record k and layer l (Mo et al. 2021, equation 2)::
 
     s_kl = ‖∂g_l/∂ŷ‖_p / range(g_l) / ψ_l,     ψ_l = √size, size, 1  for p = F, 1, ∞
 
-In this formula, ``range`` is the largest minus the smallest entry of the layer's gradient ``g_l``,
-and ``size`` is the number of its entries. The norms 1 and ∞ treat the Jacobian's entries as one
-vector: they are the sum and the maximum of absolute values.
+Here ``ŷ`` is the record's soft target (or input), ``range`` is the largest minus the smallest entry
+of the layer's gradient ``g_l``, and ``size`` is the number of its entries. The norms 1 and ∞ treat
+the Jacobian's entries as one vector: they are the sum and the maximum of absolute values.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _ESTIMATED = (
     "standard errors, and the intervals over the records include this uncertainty."
 )
 _NO_RANGE = (
-    "If a layer's gradient is constant for a record but its Jacobian is not, there is no range to "
-    "divide by. These records are left out of that layer's mean."
+    "For some records, all entries of a layer's gradient are equal but its Jacobian is not zero, "
+    "so there is no range to divide by. These records are left out of that layer's mean."
 )
 
 

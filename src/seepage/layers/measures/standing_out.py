@@ -11,10 +11,10 @@ the mean and the spread of the nearest three quarters of the clients. Outliers d
 mean and spread if they are at most a quarter of the clients. A client's score is the largest
 standardised value over the layers.
 
-*Without a reference*, it is unknown how far the furthest of K similar clients would be. More rounds
-of a client do not show this, because its data stay the same. The share of clients that are at least
-as far is a P-value only for a client chosen in advance; it is never below ``1/K``, and no client is
-named.
+*Without a reference*, it is unknown how far the furthest of K similar clients would be from the
+others. More rounds do not help, because a client's data stay the same. The share of clients that
+are at least as far from the others is a P-value only for a client chosen in advance; the share is
+never below ``1/K``, and no client is named.
 
 *With a reference*, a client is compared with N clients simulated from the common population, with
 as many records and the same training from the same models. Client and reference are exchangeable if
@@ -36,6 +36,7 @@ from seepage.errors import InputError
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import METRICS, LayerGradients, joined
 from seepage.layers.measures.independence_test import LEVEL
+from seepage.tables.names import counted
 from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
@@ -91,7 +92,8 @@ class StandingOut(RankedResult):
 
     def __repr__(self) -> str:
         furthest = int(self.order()[0])
-        tested = f": {len(self.named())} stand out" if self.reference else ""
+        outlying = counted(len(self.named()), "stands out", "stand out")
+        tested = f": {outlying}" if self.reference else ""
         return (
             f"<{len(self.clients)} clients{tested}, furthest {self.clients[furthest]} in "
             f"{self.layer[furthest]}, {self.times[furthest]:.3g} times the median>"

@@ -1,9 +1,10 @@
 """Local training as a map from a client's records to its update, and the map's Jacobian.
 
-Let ``u(z) = θ_sent − θ_returned`` after all local steps. The Jacobian of the sent update ``s u``,
-``J = s ∂u/∂z``, has no closed form, because a record's effect on an early step propagates through
-all later steps. Small runs are differentiated exactly through all steps, in float64. For larger
-runs, a product with one direction needs two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
+Let ``u(z) = θ_sent − θ_returned`` be the update after all local steps, with ``z`` the unknowns of
+the client's records and ``s`` the factor ``share``. The Jacobian of the sent update ``s u``, ``J =
+s ∂u/∂z``, has no closed form, because a record's effect on an early step propagates through all
+later steps. Small runs are differentiated exactly through all steps, in float64. For larger runs, a
+product with one direction needs two plain runs: ``Jv ≈ s (u(z + hv) − u(z − hv))/2h``.
 """
 
 from __future__ import annotations
@@ -257,7 +258,7 @@ class UpdateRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """The largest distance between two updates: twice ``max_norm``, or ``None`` without it."""
+        """The largest distance between two updates: twice ``max_norm``, if clipped."""
         reach = self.template.run.max_norm
         return None if reach is None else 2 * reach
 

@@ -103,8 +103,9 @@ def update_leakage(
     """
     if not isinstance(noise, Noise):
         raise InputError(
-            "The Fisher information of an update sent without noise is infinite: an observer "
-            "could solve for the records. Give the noise: noise=sp.Gaussian(…)."
+            f"noise must be a noise object such as sp.Gaussian(0.01), not {noise!r}. The Fisher "
+            "information of an update sent without noise is infinite: an observer could solve for "
+            "the records."
         )
     check_training(training)
     check_view(view)
@@ -159,7 +160,7 @@ class UpdateLeakage(Leakage):
     ``columns``, ``groups``, ``subset``, ``information``, …). Results are exact and computed in
     float64, through all local steps. Bounds and calibration therefore work as for any other
     leakage. For networks with kinks, and runs too large for exact computation, pass
-    ``method="finite"`` to :meth:`records`, :meth:`layers` or :meth:`dataset`. This method measures
+    ``method="finite"`` to :meth:`records`, :meth:`layers` or :meth:`dataset`. ``"finite"`` measures
     the change of the update over steps of a stated size.
 
     Parameters
@@ -300,7 +301,7 @@ class UpdateLeakage(Leakage):
 
         The layers' squared dFILs sum to the squared dFIL of the whole update. The exact method also
         returns each record's value (``by_record``). With ``method="finite"``, all records change at
-        once, and the 95 % interval reflects the random directions.
+        once, and the 95 % interval accounts for the random directions.
 
         Parameters
         ----------

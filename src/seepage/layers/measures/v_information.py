@@ -4,9 +4,11 @@ For a family V of predictors (Mo et al. 2021, equation 1, after Xu et al. 2020):
 
     I_V(G_l → p) = inf_f mean(−log f[∅](p)) − inf_f mean(−log f[g_l](p))
 
-The first term is the entropy of the property. The second term is estimated on held-out gradients:
-by cross-fitting over folds, with probabilities recalibrated on other folds. The paper computes both
-infima on the training set; that estimate is stored as ``training_set_estimate``.
+Here ``G_l`` are the gradients of layer l, ``p`` is the property, and ``f[∅]`` is a prediction
+without the gradient. The first term is the entropy of the property. The second term is estimated on
+held-out gradients: by cross-fitting over folds, with probabilities recalibrated on other folds. The
+paper computes both infima on the training set; that estimate is stored as
+``training_set_estimate``.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
 from seepage.support.number_check import check_choice, check_count
+from seepage.tables.names import counted
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
 _BELOW = "If there is no information, a held-out estimate can be negative."
@@ -62,25 +65,25 @@ def v_information(
     """Return the V-information of each layer's gradients about a property.
 
     **The interval** has a nominal probability of 95 % of covering the family's information, if
-    there are enough gradients to train on. In wide layers, for which gradients are too few, it
-    covers the information attained by predictors trained on this many gradients. The interval is a
-    bootstrap interval over gradients (or groups), widened for few groups
+    there are enough gradients to train on. In wide layers, for which gradients are too few, the
+    interval covers the information attained by predictors trained on this many gradients. The
+    interval is a bootstrap interval over gradients (or groups), widened for few groups
     (:func:`small_sample_factor`). The upper end is raised by two costs: learning from few gradients
     (extrapolated from predictors trained on fewer) and recalibration. The lower end, if above zero,
     is raised by the cost of recalibration alone. If the gain over a constant prediction is almost
     the same for all gradients (no information, or perfect prediction), the interval is widened. For
-    example, ``0.000 (0.000 to 0.024)`` means that up to 0.024 may have been missed.
+    example, ``0.000 (0.000 to 0.024)`` means that up to 0.024 nats may have been missed.
 
     **The column** ``p_value`` is from a test of independence between the layer and the property.
-    Under independence, it is below α with probability α (at most α for few groups), for any family.
-    Predictors are trained on earlier folds and tested on later folds, in which labels are permuted.
-    If all gradients in a group have one label, the group is permuted as a whole; in other groups,
-    labels are shuffled within the group. Similarity within a group is therefore not mistaken for
-    information. If every group has one label and a fold contains too few groups, labels are
-    permuted over all groups, and a kernel ridge regression replaces the family. Ten groups, five in
-    each class, can be labelled in 252 ways; five groups, of which two are in one class, can be
-    labelled in 10 ways. If no P-value below 0.05 is possible, the result has a note and a
-    :class:`FewGroupsWarning` is issued. P-values are not adjusted for the number of layers.
+    Under independence, the P-value is below α with probability α (at most α for few groups), for
+    any family. Predictors are trained on earlier folds and tested on later folds, in which labels
+    are permuted. If all gradients in a group have one label, the group is permuted as a whole; in
+    other groups, labels are shuffled within the group. Similarity within a group is therefore not
+    mistaken for information. If every group has one label and a fold contains too few groups,
+    labels are permuted over all groups, and a kernel ridge regression replaces the family. Ten
+    groups, five in each class, can be labelled in 252 ways; five groups, of which two are in one
+    class, can be labelled in 10 ways. If no P-value below 0.05 is possible, the result has a note
+    and a :class:`FewGroupsWarning` is issued. P-values are not adjusted for the number of layers.
 
     Parameters
     ----------
@@ -251,7 +254,7 @@ class PropertyTask:
             if len(np.unique(labels[fold != k])) < len(levels):
                 raise InputError(
                     "A class of the property occurs in too few groups, so it is missing from the "
-                    "training data of some fold; use fewer folds."
+                    "training data of some fold; use fewer folds, or record more groups of it."
                 )
         fold = np.unique(fold, return_inverse=True)[1]  # without empty folds
         return PropertyTask(labels, len(levels), fold, member, seed)
@@ -358,15 +361,15 @@ class PropertyTask:
 
         *With little information*, the recalibrated prediction is constant, and all gains are zero.
         The held-out scores ``s = log q`` then bound the information that was missed. To second
-        order, a predictor ``p_k ∝ π_k exp(a s_k)`` gains ``a ū − a²F/2``, which is at most
-        ``ū²/2F``; ``ū`` is the mean of ``s_p − Σ_k π_k s_k`` and ``F`` the mean variance of s over
-        π. The upper end of the interval is at least ``ū²/2F``, with ``ū`` at the upper end of its
-        own interval.
+        order, a predictor ``p_k ∝ π_k exp(a s_k)``, with class shares ``π``, gains ``a ū − a²F/2``,
+        which is at most ``ū²/2F``; ``ū`` is the mean of ``s_p − Σ_k π_k s_k`` for the true class p,
+        and ``F`` is the mean variance of s over π. The upper end of the interval is at least
+        ``ū²/2F``, with ``ū`` at the upper end of its own interval.
 
         *If every gain is above zero*, perfect prediction cannot be excluded, and the upper end is
         the entropy. The lower end allows for a share ε of gradients of an unseen kind, with ``(1 −
-        ε)^G = 2.5 %`` for G groups or gradients. Each of these gradients may lose ``log(n + 1)``,
-        the most that recalibration on n gradients allows.
+        ε)^G = 2.5 %`` for G groups or gradients. Each gradient of an unseen kind may lose ``log(n +
+        1)``, the most that recalibration on n gradients allows.
         """
         units, number = self._units()
         gains = self._gains(losses)
@@ -464,9 +467,9 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
 def small_sample_factor(units: int) -> float:
     """Return the factor ``√(G/(G−1)) · t/z`` that corrects a bootstrap interval of ``G`` units.
 
-    The variance of resampled means of ``G`` units is ``(G−1)/G`` of the estimated variance of their
-    mean. The quantiles are those of Student's distribution with ``G − 1`` degrees of freedom, not
-    of the normal distribution. With both corrections, the interval for a mean is Student's
+    The variance of resampled means of ``G`` units is ``(G−1)/G`` times the estimated variance of
+    their mean. The factor ``t/z`` replaces the normal quantile by that of Student's distribution
+    with ``G − 1`` degrees of freedom. With both corrections, the interval for a mean is Student's
     interval.
 
     Examples
@@ -492,8 +495,9 @@ def _too_few(exchange: Exchange, ways: float) -> str:
     unit = "groups" if exchange.grouped else "gradients"
     what = f"{len(exchange.label)} {unit}" if exchange.grouped else unit
     return (
-        f"The labels of the {what} can be exchanged in only {ways:.0f} ways, so no P-value can be "
-        f"below {1 / ways:.2g} and the test cannot detect any leakage. Record more {unit}."
+        f"The labels of the {what} can be exchanged in only {counted(round(ways), 'way')}, so no "
+        f"P-value can be below {1 / ways:.2g} and the test cannot detect any leakage. Record more "
+        f"{unit}."
     )
 
 

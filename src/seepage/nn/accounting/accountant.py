@@ -1,9 +1,9 @@
 """The accountant for private SGD, which sums the leakage of every step about each record.
 
 By theorem 3 of Guo et al. (2022), the information of a whole run about a record is at most the
-expected sum of the information of its steps. Quantities computed from the noisy gradients
+expected sum of the information of the run's steps. Quantities computed from the noisy gradients
 (momentum, averages, the model itself) add no information. For each step and record, ``I = κ
-J̃ᵀJ̃/(σC)²``, where ``J̃ = ∂g̃/∂z`` and κ is the amplification by hidden batches
+J̃ᵀJ̃/(σC)²``, where ``J̃ = ∂g̃/∂z`` and κ is the amplification factor for hidden batches
 (``sampling/amplification``).
 """
 
@@ -58,7 +58,7 @@ class FisherAccountant(MeasuredRun):
         The number of training records.
     batch_size, sample_rate
         The (mean) batch size, or the probability that a record is in a batch; give one of the two.
-        A sampling rate is *declared*: neither the rate nor the number by which the loop divides its
+        A sampling rate is *declared*: neither the rate nor the number by which the loop divides the
         sums may depend on ``n``. Guarantees then cover adding or removing a record. With a batch
         size, the rate is ``batch_size/n``, ``n`` counts as public, and guarantees cover replacing a
         record.
@@ -90,21 +90,21 @@ class FisherAccountant(MeasuredRun):
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, ``"conservative"``
         (a cheaper upper bound) or ``"sampled"``. ``"sampled"`` measures the dependence at one in 32
-        steps and predicts it at the others (``radial_part.py``); the result is exact on average
-        over a run.
+        steps and predicts it at all other steps (``radial_part.py``); the sum over a run is
+        unbiased.
     method, scale
         How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
         derivatives or over finite steps of size ``scale``. By default, the first batch determines
         the scale; :class:`~seepage.nn.PrivateSGD` uses the first records of its data. Sketches
-        always use derivatives. ``"parameters"`` perturbs the parameters of a smooth network, which
-        is fastest; :class:`~seepage.nn.Engine` states when it is the default.
+        always use derivatives. ``"parameters"``, the fastest method, perturbs the parameters of a
+        smooth network; :class:`~seepage.nn.Engine` states when this method is the default.
     directions
         ``"signs"``, or ``"coordinates"`` for probes along single unknowns.
     individual
         Whether to account for the differential privacy of each record.
     sketch, sketch_records
         The number of leading directions of the information to store, and the records for which to
-        store them, for their FIL over the run.
+        store them (by default all), to bound the FIL of these records over the run.
     survey_every
         On average, one step in ``survey_every``, chosen at random, is preceded by a pass over all
         records (:meth:`survey`). The result for every record is then the mean leakage over batches
@@ -112,8 +112,8 @@ class FisherAccountant(MeasuredRun):
         as much as measuring ``n/batch_size`` steps.
     measure_every
         Measure each record at every ``measure_every``-th step in which it takes part, from a random
-        start. With a value of 4, for example, measuring costs a quarter as much, and the intervals
-        are wider. Norms and differential privacy still use every step.
+        start. A value of 4, for example, costs a quarter as much time for measuring as a value of
+        1, and gives wider intervals. Norms and differential privacy still use every step.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -295,8 +295,8 @@ class FisherAccountant(MeasuredRun):
         if self._survey_is_due():
             raise InputError(
                 f"With survey_every, all records must be measured before step {self.steps}; call "
-                "survey(everyone) before every observe(). The call has an effect only at the "
-                "chosen steps."
+                "survey(everyone) before every observe(). The call has an effect only at the steps "
+                "chosen for a survey."
             )
         check_noise(self.noise_multiplier)
         entry, engine = self._entry(), self.engine

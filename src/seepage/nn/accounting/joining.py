@@ -131,8 +131,8 @@ class MergedRuns(RunReader):
 
     The information in one released model is bounded by the *expected* sum of the information in a
     run's steps (Guo et al. 2022, theorem 3 and equation 4). A single run is one sample of that sum.
-    The standard errors are for the mean over runs and cover all sources of randomness: batches,
-    noise, initial parameters and probes.
+    The standard errors are for the mean over runs and account for all sources of randomness:
+    batches, noise, initial parameters and probes.
 
     Like the guarantee of differential privacy, the result applies to the release of only *one* of
     the models. Individual privacy losses are stored separately for each run, because their average
@@ -162,8 +162,11 @@ class MergedRuns(RunReader):
         return len(self.runs) - 1
 
     def chance(self) -> tuple[str, ...]:
-        """Return, in words, the sources of randomness that the standard errors cover."""
-        return ("The figure is the mean over several runs; its interval covers all randomness.",)
+        """Return, in words, the sources of randomness in the standard errors."""
+        return (
+            "The figure is the mean over several runs; its interval accounts for the randomness of "
+            "the runs and of the probes.",
+        )
 
     @property
     def failure_probability(self) -> float:
@@ -211,7 +214,7 @@ def merge_runs(runs: Sequence[MeasuredRun]) -> MergedRuns:
 
 
 def _largest(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """Return the largest numbers of unknowns and steps; zero if all batches were empty."""
+    """Return the largest value over the runs of each fact in ``LARGEST``."""
     return {name: max(getattr(run, name) for run in runs) for name in LARGEST}
 
 

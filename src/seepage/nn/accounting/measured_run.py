@@ -53,26 +53,27 @@ _RELEASED = (
 _HIDDEN = "Attackers do not learn which records were in a batch, or how many records it had."
 _AS_PRINTED = (
     "The factor κ is that of algorithm 1 as printed in Guo et al. 2022. The ε of that algorithm "
-    "does not bound the ratio of densities that theorem 4 needs, so the figure reproduces the "
+    "does not bound the ratio of densities, as theorem 4 requires, so the figure reproduces the "
     "paper and is not an upper bound."
 )
 _OWN_BATCHES = (
-    "The figure covers only the batches that this run drew, and its interval covers only the "
-    "probes. To cover other batches, use survey_every=…; to cover other runs, use merge_runs."
+    "The figure is for the batches that this run drew; its interval accounts only for the "
+    "randomness of the probes. To include other batches, use survey_every=…; to include other "
+    "runs, use merge_runs."
 )
 _SHARE = (
-    "Each record was measured at one in {0} of the steps that it took part in, starting with a "
-    "random one. The record's interval also covers the other steps. A record that took part but "
-    "has not been measured yet counts as a record in no batch. Norms and differential privacy use "
-    "every step."
+    "Each record was measured at one in {0} of the steps that it took part in, from a random "
+    "start; its interval also accounts for the steps that were not measured. A record that took "
+    "part but has not been measured yet counts as a record in no batch. Norms and differential "
+    "privacy use every step."
 )
 _SAMPLED = (
     "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "
-    "random, and predicted at the others; the interval includes the prediction error."
+    "random, and predicted at all other steps; the interval accounts for the prediction error."
 )
 _REDRAWN = (
-    "The figure and its interval cover batches redrawn at the iterates of this run, but not other "
-    "iterates; to cover other runs, use merge_runs."
+    "The figure and its interval are for batches redrawn at the iterates of this run; to include "
+    "other runs, use merge_runs."
 )
 
 
@@ -105,7 +106,7 @@ class RunReader(ABC):
 
     @abstractmethod
     def chance(self) -> tuple[str, ...]:
-        """Return, in words, the sources of randomness that the standard errors cover."""
+        """Return, in words, the sources of randomness in the standard errors."""
 
     @property
     @abstractmethod
@@ -146,8 +147,9 @@ class RunReader(ABC):
 
         if measure is None:
             raise InputError(
-                "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', an "
-                "upper bound from the same sums (for records with sketches, fil() is tighter)."
+                "Name the measure: 'dfil', the root mean square over a record's unknowns, or "
+                "'fil', an upper bound on FIL from the same sums (for records with sketches, fil() "
+                "gives a tighter bound)."
             )
         check_choice(measure, "measure", ("dfil", "fil"))
         self._refuse_if_filtered()
@@ -174,9 +176,8 @@ class RunReader(ABC):
         unseen: tuple[str, ...] = ()
         if not measured.all():
             unseen = (
-                f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and have "
-                "no measured leakage (nan); the training procedure may still leak about such "
-                "records.",
+                f"Records in no batch ({np.count_nonzero(~measured):,} of {self.n:,}) have no "
+                "measured leakage (nan); the training procedure may still leak about such records.",
             )
         degrees = self.degrees(amplified)
         hidden = amplified and any(entry.sampler != OTHER for entry in self.ledger)
@@ -222,8 +223,8 @@ class RunReader(ABC):
         if self.ledger.filtered:
             raise InputError(
                 "In a run with budget=, a record stops at a step that depends on the record "
-                "itself, so its Fisher information is infinite, and η, η̄ and PLIS are not bounds. "
-                "Use trainer.promise(), or train without budget=."
+                "itself, so the Fisher information about the record is infinite, and η, η̄ and "
+                "PLIS are not bounds. Use trainer.promise(), or train without budget=."
             )
 
     def _of_hidden_batches(self) -> tuple[str, ...]:
@@ -233,7 +234,7 @@ class RunReader(ABC):
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
-            "For any record, the factor κ of theorem 4 fails with a probability of at most "
+            "For each record, the factor κ of theorem 4 fails with a probability of at most "
             f"{self.failure_probability:.3g} over the steps of the run."
         )
         return _HIDDEN, may_fail
@@ -330,10 +331,11 @@ class TraceSums:
 class InformationSums:
     """The sums from which a run's leakage about each of ``n`` records is computed.
 
-    The sums are over the steps in which a record took part; ``t̂`` is the mean of a step's trace
-    estimates. ``uses`` counts these steps. ``amplified`` contains the sums of ``κ t̂/s²``, whose
-    total estimates ``Tr I`` or an upper bound on it, and ``plain`` the same sums with κ = 1.
-    ``privacy_loss`` contains the sums of ``‖g̃‖²/s²``.
+    The sums are over the steps in which a record took part, and ``uses`` counts these steps. Let
+    ``t̂`` be the mean of a step's trace estimates and ``s`` the standard deviation of the noise.
+    ``amplified`` contains the sums of ``κ t̂/s²``, whose total estimates ``Tr I`` or an upper bound
+    on it, and ``plain`` the same sums with κ = 1. ``privacy_loss`` contains the sums of
+    ``‖g̃‖²/s²``.
 
     If only every k-th use of a record is measured, ``counted`` is the number m of measured uses
     among its N uses, and a total is N times the mean over the measured uses.
@@ -402,13 +404,14 @@ class InformationSums:
         """Return the totals and their variances.
 
         With several probes per step, the variance is computed between probes. With a single probe,
-        it is computed between the record's steps. It then includes true changes between steps, so
-        it is conservative, and it is nan for a record in a single step.
+        the variance is computed between the record's steps. It then includes true changes between
+        steps and is therefore conservative; for a record in a single step, it is nan.
 
-        If a share is measured, the total is ``N ā``, where ``ā`` is the mean over the m measured of
-        a record's N uses. With ``s²`` the variance between them and ``v`` the part of it that is
-        due to probes, the variance is ``N²/m ((1 − m/N)(s² − v) + v)``. With a single probe, ``v``
-        is unknown, and ``N²/m s²`` is an upper bound.
+        If only m of a record's N uses are measured, the total is ``N ā``, where ``ā`` is the mean
+        over the measured uses. Let ``s²`` be the variance between the measured uses, and ``v`` the
+        part of ``s²`` that is due to probes. The variance of the total is then
+        ``N²/m ((1 − m/N)(s² − v) + v)``. With a single probe, ``v`` is unknown, and ``N²/m s²`` is
+        an upper bound.
         """
         sums = self.amplified if amplified else self.plain
         if probes > 1 and self.every == 1:
@@ -501,7 +504,7 @@ class MeasuredRun(RunReader):
         return (total - less).clamp(min=0.0), variance + more
 
     def measured(self) -> Tensor:
-        """Return which records were measured: records in a batch, or all after a survey pass."""
+        """Return which records were measured, in a batch or in a survey's pass, ``(n,)``."""
         if self.passes is not None:
             any_pass = bool(self.passes.passes(self.steps))
             return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
@@ -516,7 +519,7 @@ class MeasuredRun(RunReader):
         return self.passes.degrees(self.steps, amplified)
 
     def chance(self) -> tuple[str, ...]:
-        """Return, in words, the sources of randomness that the standard errors cover."""
+        """Return, in words, the sources of randomness in the standard errors."""
         if self.passes is None:
             share = _SHARE.format(self.measure_every) if self.measure_every > 1 else None
             clip = None
@@ -559,7 +562,8 @@ class MeasuredRun(RunReader):
     def individual_loss(self) -> IndividualLoss:
         """Return the privacy loss of each record, as μ, ε and Rényi divergence.
 
-        The adversary knows the batches and all other records. Without clipping, the values are NaN.
+        The loss is that to an adversary who knows the batches and all other records. Without
+        clipping, the values are NaN.
         """
         conditions = (*CONDITIONS, *self.ledger.conditions)
         return IndividualLoss(self.sums.privacy_loss.cpu().numpy(), conditions)
@@ -576,8 +580,8 @@ class MeasuredRun(RunReader):
             )
         if self.ledger.filtered:
             raise InputError(
-                "With budget=, a stopped record has no further privacy loss, but averages over "
-                "its batches ignore the stop. Use trainer.budgets_.filter.spent for each record's "
+                "With budget=, a stopped record loses no more privacy, but the average cost over "
+                "its batches ignores this. Use trainer.budgets_.filter.spent for each record's "
                 "spent budget, or trainer.promise() for the guarantee for all records."
             )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):

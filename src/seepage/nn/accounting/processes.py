@@ -55,7 +55,7 @@ def of_the_first(tensor: Tensor) -> Tensor:
 
 
 def _movable(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Return a copy on a device that the backend supports (an accelerator for NCCL)."""
+    """Return a copy on a device that the backend supports (a GPU for NCCL)."""
     where = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     return tensor.detach().to(where, copy=True).contiguous()
 

@@ -2,15 +2,16 @@
 
 A clipped gradient's squared derivative is ``(S − a r)/φ²`` with ``S = ‖J‖_F²``, ``r = ‖Jᵀĝ‖²`` and
 ``a = 1 − ρ²``. A probe estimates ``S`` at every step. The radial part ``r`` costs several training
-steps, so it is measured only at steps drawn at random, one in ``k`` on average. The sum
-over a run's steps is estimated by
+steps, so it is measured only at steps drawn at random, one in ``k`` on average. The sum over a
+run's steps is estimated by
 
     Σ_t (1 − a b) S/φ² − k Σ_measured a (r − b S)/φ²
 
-where ``b`` predicts ``r/S`` from the steps measured *before*, for all records together. The sum is
-unbiased for every such ``b``; a good prediction makes it precise. No estimate is cut at zero before
-it is summed. The variance of the second sum is ``(k − 1) σ² Σ_t (a S/φ²)²`` for each record,
-where ``σ²`` is the mean squared residual ``r − b S`` relative to ``S²`` over all measured records.
+where ``b`` predicts ``r/S`` from the steps measured *before*, for all records together. The
+estimate is unbiased for every such ``b``; a good prediction makes it precise. Negative terms are
+kept, because cutting them at zero would bias the sum. The variance of the second sum is
+``(k − 1) σ² Σ_t (a S/φ²)²`` for each record. Here, ``σ²`` is the sum of ``(a (r − b S)/φ²)²`` over
+all measured records, divided by that of ``(a S/φ²)²``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from seepage.nn.jacobian.random_directions import key_of
 
 @dataclass
 class RadialSums:
-    """A record's sums over steps, each ``(n,)``, divided by the variance of the noise."""
+    """Sums over steps for every record, each ``(n,)``, divided by the variance of the noise."""
 
     kept: ClassVar[tuple[str, ...]] = ("residuals", "squares")
 
@@ -59,7 +60,7 @@ class RadialSample:
 
     @property
     def needed(self) -> bool:
-        """Whether nothing is known yet, so that a first measurement must set the prediction."""
+        """Whether the radial part must be measured, because nothing is known to predict it from."""
         if not self._known:  # asked only at first, since an accelerator is waited for
             self._known = bool(self.pooled[0] > 0)
         return not self._known
@@ -69,7 +70,7 @@ class RadialSample:
         return torch.where(self.pooled[0] > 0, self.pooled[1] / self.pooled[0].clamp(min=1e-300), 0)
 
     def learn(self, possible: Tensor, radial: Tensor) -> None:
-        """Take ``aS/φ²`` and ``ar/φ²`` of a batch's records into the prediction."""
+        """Use ``aS/φ²`` and ``ar/φ²`` of a batch's records for further predictions."""
         self.pooled[0] += possible.sum()
         self.pooled[1] += radial.sum()
 

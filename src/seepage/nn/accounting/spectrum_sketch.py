@@ -1,9 +1,10 @@
 """Sketches the accumulated information about some records, for their FIL over a run.
 
 The norm of a sum of information matrices may be less than the sum of their norms, so the FIL of a
-run does not follow from the FIL of its steps. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
-``E[yyᵀ] = κJ̃ᵀJ̃/s²``. The sum of ``yyᵀ`` over steps and probes estimates the whole matrix, whose
-leading directions are stored for each record.
+run does not follow from the FIL of its steps. Every probe ``u`` gives a vector ``y = sqrt(κ)J̃ᵀu/s``
+with ``E[yyᵀ] = κJ̃ᵀJ̃/s²``, where ``s`` is the standard deviation of the noise. The sum of ``yyᵀ``
+over steps, averaged over probes, estimates the whole matrix, whose leading directions are stored
+for each record.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from seepage.errors import InputError
 from seepage.nn.privacy.randomness import marked
 from seepage.support.number_check import check_count
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SpectrumBracket(RecordNumbers):
+class SpectrumBracket(RecordResult):
     """Lower and upper bounds on the FIL of some records over a run.
 
     Both bounds are NaN for a record that was in no batch, because it was not measured.
@@ -88,7 +89,7 @@ class SpectrumBracket(RecordNumbers):
     def of_run(self, measured: Tensor, conditions: tuple[str, ...]) -> SpectrumBracket:
         """Return the bounds with NaN for unmeasured records, and with the run's conditions.
 
-        ``measured`` covers all records.
+        ``measured`` states for all records of the run whether they were measured.
         """
         known = measured.cpu().numpy()[self.index]
         return replace(
@@ -103,8 +104,9 @@ class SpectrumSketch:
     """Stores the leading directions of the information about some records.
 
     Each record has two sketches, one for each half of the probes. An update appends the new vectors
-    and keeps only the ``rank`` leading directions. If ``S`` is the sum of all ``yyᵀ`` and ``B``
-    contains the stored rows, all eigenvalues of ``S − BᵀB`` are between 0 and ``lost``.
+    and keeps only the ``rank`` leading directions. If ``S`` is the sum of ``yyᵀ`` over steps,
+    averaged over a half of the probes, and ``B`` contains the rows stored for that half, all
+    eigenvalues of ``S − BᵀB`` are between 0 and ``lost``.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("rows", "lost")
@@ -168,7 +170,7 @@ class SpectrumSketch:
         """Add another sketch of the same records, with its information multiplied by ``share``."""
         if not torch.equal(self.chosen, other.chosen.to(self.chosen.device)):
             raise InputError(
-                "The sketches cover different records and cannot be added; use the same "
+                "The sketches are of different records and cannot be added; use the same "
                 "sketch_records."
             )
         if other.rows.shape[3] == 0:

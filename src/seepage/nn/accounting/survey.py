@@ -29,7 +29,7 @@ from seepage.support.number_check import check_count
 
 @dataclass
 class SurveyedTraces:
-    """The estimates for every record from the survey passes; each tensor has shape ``(n,)``."""
+    """The estimates for every record from the survey passes, each ``(n,)``."""
 
     kept: ClassVar[tuple[str, ...]] = ("total", "variance", "squares", "first", "first_noise")
 
@@ -121,7 +121,7 @@ class Survey:
         return self._between(length) * kept.first**2 + length / 2 * kept.first_noise
 
     def _between(self, length: int) -> float:
-        """Return the factor of ``(v − w)²`` in the variance of a block of this many steps.
+        """Return the factor of ``(v − w)²`` in the variance of a block of ``length`` steps.
 
         With a single probe, the variance of the probes is unknown but contained in ``(v − w)²``, so
         no finite-population correction is applied.

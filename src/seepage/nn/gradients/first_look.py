@@ -1,9 +1,9 @@
 """Plans how to trace a network: finds its record axes and the parameter uses without a rule.
 
-The network is run on two and on three records. An axis that grows from 2m to 3m is the records'
-axis; a single shape would be ambiguous (a batch may be as long as a sequence). If no rule covers
-the use of a parameter, the innermost enclosing module whose arguments contain the records is run
-with ``vmap``.
+The network is run on two and on three records. An axis whose length grows from 2m to 3m is the
+records' axis, with m entries per record; a single run would be ambiguous (a batch may be as long as
+a sequence). If no rule covers the use of a parameter, the innermost enclosing module whose
+arguments contain the records is run with ``vmap``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from seepage.nn.gradients.watching import (
     Watcher,
 )
 from seepage.nn.problem.problem import Batch, NetworkProblem
+from seepage.tables.names import listed
 
 # Functions with kinks, under the names that people know: by the names that ``torch``, its tensors
 # and ``torch.nn.functional`` share, without the underscores of in-place and special methods.
@@ -227,9 +228,9 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
     silent = {name for a, b in pairs if a.silent and a.shape != b.shape for name in a.names}
     if silent:
         raise InputError(
-            f"The parameters {', '.join(sorted(silent)[:3])} are trainable but used under "
-            "torch.no_grad(), so they have no gradient, and the dependence on the record is lost. "
-            "Freeze them (requires_grad_(False)), or measure with method='finite'."
+            f"Trainable parameters ({listed(sorted(silent), 3)}) are used under torch.no_grad(). "
+            "They have no gradient there, and part of the dependence on the record is hidden. "
+            "Freeze these parameters (requires_grad_(False)), or measure with method='finite'."
         )
     if small[0].closes and small[0].reopens:  # the rest is run as derivatives will see it
         problem.reopened = True
@@ -259,7 +260,7 @@ class _NotRepeatableError(Exception):
 
 
 def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
-    """Return the network's traced outputs; if repetition changes the losses, raise an error."""
+    """Return the network's traced outputs; if repeating one changes the losses, raise an error."""
     seen: list[Tensor] = []
 
     def keep(output: Tensor) -> Tensor:
@@ -407,10 +408,10 @@ def _owners(
                 break
         else:
             raise InputError(
-                f"The parameters {', '.join(use.names)} are used by {use.function}, which has no "
-                "rule for per-record gradients. The records' axis could not be identified in the "
-                "tensors of any enclosing module. Write a module whose forward() accepts and "
-                "returns tensors with the records along one axis."
+                f"No rule for per-record gradients covers the use of {listed(use.names)} by "
+                f"{use.function}, and the records' axis could not be identified in the tensors of "
+                "any enclosing module. Write a module whose forward() accepts and returns tensors "
+                "with the records along one axis."
             )
     grown = True
     while grown:  # a call that leaves one parameter to a module leaves its others there too

@@ -41,9 +41,9 @@ from seepage.tables.names import counted
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU as activations, and average pooling instead of max pooling"
 _UNTOLD = (
-    "The derivative of the gradients ignores their jumps at kinks, so it understates the leakage. "
-    "By default, dFIL is therefore measured over a finite step, as the result states. For "
-    f"derivatives, use {_SMOOTH}."
+    "Derivatives of the gradients ignore the jumps at kinks, so they understate the leakage. "
+    "By default, dFIL is therefore measured over a finite step, as the result states. To use "
+    f"derivatives, build the network with {_SMOOTH}."
 )
 _WITHOUT_GRADIENT = (Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__)
 _LAYOUT_FREE = {
@@ -74,7 +74,7 @@ def unwrapped(net: nn.Module) -> nn.Module:
 
 
 class Validator:
-    """Checks a problem on first use and whenever tensor shapes or module modes change."""
+    """Checks a problem once for each kind of batch, module modes and released parameters."""
 
     def __init__(self, problem: NetworkProblem) -> None:
         self.problem = problem
@@ -171,20 +171,17 @@ class Validator:
         """Warn of kinks, with the names of the functions that may have them."""
         kinks = sorted(network.kinks)
         if kinks:
-            text = (
-                f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or jump."
-            )
+            named = " and ".join([", ".join(kinks[:-1]), kinks[-1]][len(kinks) == 1 :])
+            text = f"The network uses {named}, whose second derivatives vanish or jump."
         else:
-            text = (
-                "The slope of the loss jumps between records or near them: the network has kinks."
-            )
+            text = "The network has kinks: the slope of the loss jumps between records or near one."
         self._once(f"{text} {_UNTOLD}", KinkWarning)
 
     def tell_of_finite_steps(self, reason: Exception) -> None:
         """Warn that a network without derivatives is measured over finite steps."""
         text = _first_line(reason).split(". ")[0].rstrip(".")
         self._once(
-            "Derivatives cannot be used, so the leakage is measured over finite steps instead: "
+            "The leakage is measured over finite steps, because derivatives cannot be used: "
             f"{text}.",
             FallbackWarning,
         )
@@ -217,15 +214,15 @@ class Validator:
         by_rules, alone = by_rules[:2].double(), alone.double()
         if not torch.allclose(by_rules, alone, rtol=tolerance, atol=tolerance * float(alone.max())):
             raise InputError(
-                "Per-record gradients computed by rules differ from those of single records (norm "
-                f"{float(by_rules[0]):.6g} against {float(alone[0]):.6g}): the network uses a "
-                "parameter, or overwrites a tensor, in a way that cannot be traced. Rewrite "
-                "in-place operations, or measure with method='finite'."
+                "Per-record gradients computed by rules differ from those of single records (first "
+                f"of two records: norm {float(by_rules[0]):.6g} by rules, {float(alone[0]):.6g} "
+                "alone): the network uses a parameter, or overwrites a tensor, in a way that "
+                "cannot be traced. Rewrite in-place operations, or measure with method='finite'."
             )
 
 
 def _refuse_parameters(problem: NetworkProblem) -> None:
-    """Raise an error if the network has no trainable parameter, or a complex one."""
+    """Raise an error if no parameter is trainable, or if a trainable parameter is complex."""
     if not problem.released():
         raise InputError(
             "The network has no parameter with requires_grad, so no gradient is released; unfreeze "
@@ -302,11 +299,11 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
         raise
     except Exception as error:
         shapes = ", ".join(
-            f"{tuple(value.shape[1:])} of {str(value.dtype).removeprefix('torch.')}"
+            f"shape {tuple(value.shape[1:])} and type {str(value.dtype).removeprefix('torch.')}"
             for value in leaves(x)
         )
         raise InputError(
-            f"The network does not run on these inputs, with {shapes} per record "
+            f"The network does not run on these inputs, whose records have {shapes} "
             f"({_first_line(error)}); pass inputs of the shape and type that the network accepts."
         ) from error
     axis, output = class_axis(problem.loss), numbers_of(output)
@@ -341,7 +338,7 @@ def _refuse_untrainable(problem: NetworkProblem, batch: Batch) -> None:
     except (RuntimeError, NotImplementedError) as error:
         raise InputError(
             "torch cannot compute the gradients of this network's parameters, so nothing can be "
-            f"trained or measured ({_first_line(error)}); replace the function that it names."
+            f"trained or measured ({_first_line(error)}); replace the function that torch names."
         ) from error
 
 
@@ -415,7 +412,7 @@ def _drops_values(module: nn.Module) -> bool:
 
 
 def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
-    """Raise an error if two runs differ, records interact, or losses are not finite."""
+    """Raise an error if losses are random, depend on other records, fail or are not finite."""
     parameters, strays = problem.detached(), _Strays(problem)
     with torch.no_grad(), differentiable_backends(problem.net):
         before = _random_states()
@@ -438,7 +435,10 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
         ones = [batch.records(torch.tensor([k], device=batch.z.device)) for k in range(len(batch))]
         alone = torch.cat([problem.losses(parameters, one, one.z) for one in ones])
     if not bool(torch.isfinite(first).all()):
-        raise InputError("The losses are not finite; check the data and the parameters for NaN.")
+        raise InputError(
+            "The losses are not finite; check the data for very large values, and the parameters "
+            "for NaN."
+        )
     # Products on a GPU may be rounded to ten bits, differently for other batch sizes.
     rough = 1e-2 if first.is_cuda or first.dtype.itemsize < 4 else 1e-4
     tolerance = 1e-8 if first.dtype == torch.float64 else rough
@@ -447,8 +447,8 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
         torch.allclose(repeated[: len(a)], a, rtol=tolerance, atol=tolerance) for a in again
     ):
         raise InputError(
-            "Two runs of the network on the same data differ, so it draws random numbers; switch "
-            "off the randomness (net.eval(), or a fixed generator) while leakage is measured."
+            "Two runs on the same data differ, so the network draws random numbers; switch off the "
+            "randomness (net.eval(), or a fixed generator) while leakage is measured."
         )
     if not torch.allclose(first, alone, rtol=tolerance, atol=tolerance):
         raise InputError(
@@ -458,10 +458,10 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
 
 
 class _Strays(TorchFunctionMode):  # type: ignore[misc]
-    """Raises an error if a network uses a parameter by a reference outside its module.
+    """Raises an error if a network uses a parameter through a reference outside its module.
 
-    Gradients are computed with other tensors in place of the parameters, and such a reference would
-    still point to the original.
+    Gradients are computed with other tensors in place of the parameters, but such a reference still
+    points to the original parameter.
     """
 
     def __init__(self, problem: NetworkProblem) -> None:

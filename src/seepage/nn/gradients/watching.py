@@ -2,15 +2,15 @@
 
 Per-record gradients follow from the inputs of the operations that use parameters and from the
 gradients at their outputs. A :class:`Watcher` intercepts every torch function that the network
-calls, including those inside ``nn.MultiheadAttention`` and repeated uses of a weight. A
-:class:`Rule` interprets the function's arguments and computes the terms that it adds to the
-gradients. If no rule covers a use, the gradients of the enclosing module are computed by ``vmap``
+calls, also inside ``nn.MultiheadAttention`` and at repeated uses of a weight. A :class:`Rule`
+interprets the function's arguments and computes the terms that the call adds to the gradients. If
+no rule covers a use, the gradients of the enclosing module are computed by ``vmap``
 (:class:`Fallback`).
 
 The gradients at the outputs are obtained in three ways. For norms, hooks receive them and free each
 layer once it is processed. For a second differentiation, they are taken from edges of the graph.
 For tangents, inside torch's transformations, zero shifts are added to the outputs, and the
-gradients are those of the shifts.
+gradients with respect to the shifts are taken.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from seepage.nn.gradients.plain_kernels import PlainNorms, PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
 from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.views import plain_run, switch_off
+from seepage.tables.names import listed
 
 SMALL = 2  # records in the batch that the shapes of outputs are taken from
 
@@ -244,7 +245,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         run: Callable[[], Tensor],
         rows: Mapping[str, int] = MappingProxyType({}),
     ) -> Tensor:
-        """Run a call that a rule covers; ``rows`` gives the first row it uses of each parameter."""
+        """Run a call that a rule covers; ``rows`` gives the first row used of each parameter."""
         keys = {
             role: (self.names[id(tensor)], rows.get(role, 0))
             for role, tensor in arguments.parameters.items()
@@ -362,9 +363,9 @@ class Fallback:
         own = {name: full[name] for name in inside if full[name] in self.names}
         if len(own) < len(self.names):
             raise InputError(
-                f"A parameter among {', '.join(self.names)} is used inside "
-                f"{type(self.module).__name__} but belongs to another module, and no rule covers "
-                "this use; register the parameter in the module that uses it."
+                f"{type(self.module).__name__} uses a parameter of another module "
+                f"({listed([name for name in self.names if name not in own.values()])}), and no "
+                "rule covers this use; register the parameter in the module that uses it."
             )
         runs = iter(range(len(self.inputs)))
 
@@ -599,7 +600,7 @@ class WatchedNetwork:
 
 
 def connected(z: Tensor) -> Tensor:
-    """Return a copy of the variable, part of its graph, that may be overwritten.
+    """Return a copy of the variable that belongs to its graph and may be overwritten.
 
     A checkpointed part of the network runs again in the backward pass, without a watcher. Because
     the variable requires gradients, the part's outputs require gradients in both runs.

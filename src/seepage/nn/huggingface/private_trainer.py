@@ -131,7 +131,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *more: Any, **options: Any
     ) -> Any:
-        """Train as ``Trainer`` does; a checkpoint is resumed together with its account."""
+        """Train as ``Trainer`` does; resuming from a checkpoint also restores its account."""
         found: str | bool | None = resume_from_checkpoint or None
         if found is True:
             found = get_last_checkpoint(self.args.output_dir)
@@ -159,7 +159,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         return numbered_loader(records, batches, collate, _RECORDS, **options)
 
     def _begin(self, n: int) -> PrivateGradients:
-        """Return the object that draws batches and computes gradients for a new run."""
+        """Return the object that draws the batches and computes the gradients of the run."""
         divisor, rate = self.args.per_device_train_batch_size * self.args.world_size, self._rate
         drawn: dict[str, Any] = {"batch_size": divisor}
         if rate is not None:
@@ -212,14 +212,16 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check(args: Any, options: Mapping[str, Any]) -> None:
-    """Raise an error if a setting would change the gradients, or publish secret values."""
+    """Raise an error if a setting is not supported or would publish secret values."""
     for name, (neutral, instead) in _REFUSED.items():
         value = getattr(args, name, neutral)
         if value != neutral and value:
             raise InputError(f"{name}={value!r} is not supported in private training: {instead}.")
     for name in _FROM_ARGS:
         if name in options:
-            raise InputError(f"{name} follows from TrainingArguments or the data; leave it out.")
+            raise InputError(
+                f"{name} is set by PrivateTrainer, TrainingArguments or the data; leave it out."
+            )
     if options.get("compute_loss_func") is not None:
         raise InputError(
             "compute_loss_func returns a mean over the batch; pass loss=, a function of output and "

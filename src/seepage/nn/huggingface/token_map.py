@@ -3,8 +3,8 @@
 A causal model uses a token as an input, through its embedding, *and* as a target, predicted from
 the tokens before it. The gradient depends on the token in both roles:
 
-    input    the dFIL about the token's embedding, averaged over the embedding's numbers
-    target   the dFIL about its soft target, averaged over the probabilities of all tokens
+    input    the dFIL about the entries of the token's embedding
+    target   the dFIL about the token's soft target, a probability for each token of the vocabulary
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ p {{ margin: 1.2em 0 }} span {{ padding: .1em 0; border-bottom: .2em solid trans
 small {{ color: #666 }}
 </style></head><body>
 <h1>Leakage by token</h1>
-<p><small>The darker a token, the more it leaks as an input (at most {highest:.3g}); the darker the
-line below it, the more it leaks as a target. These numbers depend on the data: do not publish
-them.</small></p> {records} </body></html>
+<p><small>The darker a token, the more it leaks as an input (dFIL η̄ at most {highest:.3g}); the
+darker the line below a token, the more it leaks as a target. This page depends on the data: do not
+publish it.</small></p> {records} </body></html>
 """
 
 
@@ -157,7 +157,7 @@ class TokenMap(ResultNumbers):
         candidates: Sequence[int],
         prior: Sequence[float] | None = None,
     ) -> tuple[float, float]:
-        """Return the success rates of the best guess of a token, with and without the release.
+        """Return the success rate of the best guess of a token with the release, and without it.
 
         The adversary sees the noisy gradient and knows the candidates, all other records and all
         other tokens of the record. The token is replaced as an input and, if it is also a label, as
@@ -176,7 +176,7 @@ class TokenMap(ResultNumbers):
         own = int(x[_IDS][0, position])
         if own not in candidates or len(set(candidates)) < len(candidates):
             raise InputError(
-                f"The candidates must be distinct tokens and include the true token, {own}."
+                f"The candidates must be distinct token ids and include the true token's, {own}."
             )
         means = [self._gradient(x, position, own, int(token)) for token in candidates]
         flat = torch.stack(means).double().cpu() / self.leak.jacobian.noise
@@ -223,7 +223,7 @@ def token_leakage(
     probes
         The number of probes per role (with finite steps: per token), at least 2.
     targets
-        Whether to measure the tokens as targets too.
+        Whether to measure the tokens also as targets.
     **options
         Further options of ``sp.nn.leakage``: ``clip``, ``method``, ``scale``, ``chunk_size``,
         ``seed``.

@@ -25,7 +25,7 @@ from seepage.tables.source import build_frame
 
 
 class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
-    """Measures the dFIL of chosen records at the start of training and every few steps.
+    """Measures the dFIL about chosen records at the start of training and every few steps.
 
     The results depend on the data, so they are stored by step in ``history_`` and are not written
     to the trainer's log.

@@ -72,7 +72,7 @@ def check_derivative(
 
 
 def uneven_changes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> Tensor:
-    """Return how much gradients' changes over ``h`` differ from derivatives beyond curvature.
+    """Return by how much changes over ``h`` differ from derivatives, apart from curvature.
 
     The result, ``(K, B)`` for directions ``v (K, B, …)``, is the difference between
     ``‖(g₊ − g₋)/2h‖²`` and ``‖Jv‖²``, divided by the larger of the two. It is set to zero if it is
@@ -138,7 +138,7 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
         k = int(wrong.nonzero()[0])
         raise InputError(
             f"Along a random direction, a record's gradient changes by {float(difference[k]):.3g} "
-            f"per unit, but its derivative is {float(derived[k]):.3g}: the code hides the "
+            f"per unit, but torch's derivative is {float(derived[k]):.3g}: the code hides the "
             f"gradient's dependence on the record from torch{_where(problem, batch, h * v)}. "
             f"{REMEDY}"
         )
@@ -147,9 +147,10 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
 def _apart(at: _Changes, norms: Tensor, step: float, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return which records' derivatives and differences disagree, with both values.
 
-    If any record disagrees, a second step size is tried. In float64 it is much smaller, which
-    avoids a bend near the record (from ELU or a Huber loss). At lower precision, rounding rules out
-    smaller steps, so the second step is twice as large and shows the error of the first.
+    If any record disagrees, a second step size is tried. In float64, the second step is much
+    smaller, which avoids a bend near the record (from ELU or a Huber loss). At lower precision,
+    rounding rules out smaller steps, so the second step is twice as large as the first and shows
+    the error of the first.
 
     Rounding follows the batch's largest gradient: a confident record's gradient is tiny, but it is
     a difference of numbers near one. Where rounding is larger still, the two steps disagree.
@@ -189,7 +190,7 @@ def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Cha
 
 
 def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
-    """Compare two values of ``‖Jv‖`` that differ in the component along ``g``.
+    """Compare two values of ``‖Jv‖``, each with another value of the component along ``g``.
 
     In the first, this component is from a pullback; in the second, from a finite difference.
     """
@@ -253,7 +254,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
-    """Return text that names where the dependence on the record is hidden; empty if unknown."""
+    """Return the places where the dependence on the record is hidden, as text; empty if unknown."""
     looks = []
     for sign in (1, -1):
         with (

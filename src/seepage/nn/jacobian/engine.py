@@ -5,19 +5,20 @@ record's loss. The information about the view's variable ``z`` is ``J̃ᵀJ̃/(�
 ``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃`` in
 one of four ways:
 
-* *probes of the release* (``probes.py``) give every entry of the diagonal at once. They need
-  per-layer rules only for clipping; with ``Jᵀg`` the effect of the clip is exact, and without it
-  bounded from above;
-* *tangents of the record* (``tangents.py``) give exact clipped norms from three scalars;
-* *steps of the parameters* (``parameter_steps.py``) are probes of the release that cost two
-  thirds of a training step, because they share a pass with the update;
+* *probes of the release* (``probes.py``) give every entry of the diagonal of ``J̃ᵀJ̃`` at once. They
+  need per-layer rules only for clipping. With ``Jᵀg``, the effect of the clip is exact; without
+  ``Jᵀg``, it is bounded from above;
+* *tangents of the record* (``tangents.py``) give exact norms of the clipped tangents from three
+  scalars;
+* *steps of the parameters* (``parameter_steps.py``) are probes of the release. Each costs two
+  thirds of a training step, because it shares a pass with the update;
 * *finite changes* (``finite_changes.py``, which defines them) are changes of clipped gradients over
   a step of a stated size, for networks with kinks or without derivatives. *Thin* finite tangents
   take one plain pass at training precision, whereas derivatives cost several training steps.
 
-Derivatives are checked repeatedly against differences (``derivative_check.py``). The records are
-searched for kinks (``kink_search.py``) in the first batch and at each of these checks. The engine
-stores the clip, and every pass uses its current value.
+Derivatives are checked repeatedly against differences (``derivative_check.py``). The first batch is
+searched for kinks (``kink_search.py``), and so are the records of later checks until a kink is
+found. The engine stores the clip, and every pass uses the current clip.
 """
 
 from __future__ import annotations
@@ -132,9 +133,9 @@ class Step:
     norms
         ``‖g‖`` before clipping, ``(B,)``; NaN without clipping, because norms are then not needed.
     traces
-        Unbiased estimates of ``‖∂g̃/∂z‖_F²``, one column per probe, ``(B, probes)``. With a
-        conservative derivative of the clip, they estimate an upper bound. The estimates are not yet
-        divided by the noise variance or by the number of unknowns.
+        Unbiased estimates of ``‖∂g̃/∂z‖_F²`` or, with finite steps, of ``D(h)``, one column per
+        probe, ``(B, probes)``. With a conservative derivative of the clip, they estimate an upper
+        bound. The estimates are not yet divided by the noise variance or by the number of unknowns.
     gradient
         ``Σ_i g̃_i`` by parameter name; empty if not requested.
     pulls
@@ -182,12 +183,12 @@ class Engine:
         always use derivatives.
     scale
         The size ``h`` of a finite step, in the units of the unknowns. The default is a hundredth of
-        the first batch's root mean square, rounded to one digit. For thin steps, the default is the
-        size whose results change least when it is halved or doubled.
+        the root mean square of the unknowns in the first batch, rounded to one digit. For thin
+        steps, the default is the size whose results change least when it is halved or doubled.
     directions
         How probes perturb a record: all unknowns at once along random ``"signs"``, or one of the
         ``"coordinates"`` drawn at random, as in algorithm 1 of Guo et al. 2022. Estimates from
-        coordinates have a larger variance.
+        coordinates usually have a larger variance than estimates from signs.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -281,7 +282,9 @@ class Engine:
         count = batch_size(x)
         own = torch.arange(count) if index is None else torch.as_tensor(index)
         if own.shape != (count,):
-            raise InputError(f"index must contain one number for each record, {count} in all.")
+            raise InputError(
+                f"index must contain one number for each record of the batch ({count} in all)."
+            )
         if count == 0:
             if self.problem.sharded:  # the others wait for this process's shards
                 company = self.in_company(x, y)
@@ -434,7 +437,7 @@ class Engine:
         return self.masked(torch.cat(pulls)), torch.cat(sizes), torch.cat(losses)
 
     def radial_pull_if_possible(self, x: Inputs, y: Tensor) -> RadialPull | None:
-        """Return :meth:`radial_pull`, or ``None`` and a warning if derivatives cannot be used."""
+        """Return :meth:`radial_pull`; if derivatives cannot be used, warn and return ``None``."""
         if self._pullable:
             try:
                 return self.radial_pull(x, y)
@@ -601,7 +604,7 @@ class Engine:
     def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
         """Return whether the network has kinks, as measured on the first batch.
 
-        If they cannot be measured, the result depends on the names of the network's functions.
+        If kinks cannot be measured, the result depends on the names of the network's functions.
         """
         if self.measured_kinks is None:
             self.measured_kinks = self._look_for_kinks(network, x, y)
@@ -665,10 +668,10 @@ class Engine:
         return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
 
     def _step_errors(self, x: Inputs, y: Tensor) -> StepErrors:
-        """Return the errors of thin steps, measured at the first pass and later.
+        """Return the errors of thin steps.
 
-        They are measured again at passes 10, 100, 1,000 and so on, because training changes the
-        network.
+        The errors are measured at the first pass and again at passes 10, 100, 1,000 and so on,
+        because training changes the network.
         """
         h = self.step_size(x, y)
         self.passes += 1
@@ -690,7 +693,7 @@ class Engine:
         return StepLadder.over(scale, octaves, change)
 
     def step_of_parameters(self, x: Inputs, y: Tensor) -> ParameterStep:
-        """Return the size of steps of the parameters, with its errors, from the first batch."""
+        """Return the size and the errors of steps of the parameters, from the first batch."""
         if self.parameter_step is None:
             size, problem = size_of_parameters(self.problem), self.problem
             device = problem.device()
@@ -893,9 +896,9 @@ class Engine:
         """Check derivatives against differences, for new shapes or modes and at later passes.
 
         Checks are repeated at passes 10, 100, 1,000 and so on. The check of the first batch takes
-        as long as two or three steps. This check covers all records or, with probes, a few records
-        one by one. Later checks sample some records, so a hidden dependence that occurs only
-        in a few records outside the first batch may be detected late.
+        as long as two or three steps. It tests all records or, with probes, a few records one by
+        one. Later checks sample some records, so a hidden dependence that occurs only in a few
+        records outside the first batch may be detected late.
         """
         if self.problem.sharded:
             raise InputError(
@@ -905,9 +908,8 @@ class Engine:
             )
         if self.method in ("finite", "thin"):
             raise InputError(
-                "Finite steps give only dFIL (by random signs or 'exact') and cells. FIL, "
-                f"sketches, parts and PLIS need derivatives; leave out method={self.method!r} to "
-                "measure them."
+                "Finite steps give only dFIL (by random signs or 'exact') and cells. FIL, sketches "
+                f"and parts need derivatives; leave out method={self.method!r} to measure them."
             )
         self.passes += 1
         kind = self._validator.key(x, y), way
@@ -985,7 +987,7 @@ class Engine:
         return tree_map_only(Tensor, made_up, x), y.new_zeros(1, *y.shape[1:])
 
     def _rules_hold(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether rules cover the network; raise an error if not and the clip needs them."""
+        """Return whether rules hold for the network, or raise an error if clipping needs them."""
         try:
             self._validator.watched(x, y)
         except InputError:
@@ -1055,7 +1057,7 @@ class Engine:
         batch: Batch,
         more: tuple[Tensor, ...] = (),
     ) -> Any:
-        """Return a function's result for a batch and more tensors; replay it if launch-bound."""
+        """Return a function's result for a batch and ``more``; replay the call if launch-bound."""
         if not batch.z.is_cuda or self.problem.sharded:
             return function(batch, *more)
         leaves, structure = tree_flatten((batch.x, batch.y, batch.z))
@@ -1139,12 +1141,12 @@ def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _shortest(problem: NetworkProblem) -> int:
-    """Return the number of bytes of the shortest released parameters, in the type they run in."""
+    """Return the fewest bytes per entry of any released parameter, in the type that it runs in."""
     return min(int(p.dtype.itemsize) for p in problem.detached().values())
 
 
 def _hundredth(size: float) -> float:
-    """Return a hundredth of the unknowns' size, to one digit: the default finite step."""
+    """Return a hundredth of the unknowns' size, rounded to one digit: the default finite step."""
     return float(f"{size / 100:.0e}")
 
 

@@ -5,10 +5,10 @@ Leakage over finite steps, for records, cells, tokens and runs alike, is **defin
 
     D(h) = E‖g̃(z + hv) − g̃(z)‖²/h²,      v independent random signs, one for each unknown
 
-These unknowns all move at once, each by ``+h`` or ``−h``, and everything else is fixed. ``D(h) =
+These d unknowns all move at once, each by ``+h`` or ``−h``, and everything else is fixed. ``D(h) =
 ‖J̃‖_F² + O(h²)`` where the gradient is smooth. A probe is one ``v``, and an *exact* result is the
 mean over all ``2^d`` sign vectors. The dFIL is ``√(D(h)/d)`` divided by the standard deviation of
-the noise. If ``Δ`` is the difference between the two points and a bar their mean, then
+the noise. If ``Δ`` denotes the difference between two points, and a bar their mean, then
 
     δ₊t₊ᵀ − δ₋t₋ᵀ = Δδ t̄ᵀ + δ̄ Δtᵀ
 
@@ -71,9 +71,9 @@ from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
-    "The squared derivative is replaced by the mean squared change of the clipped gradient, per "
-    "unit of the step, over steps of {0:g} along random signs of the unknowns. Smaller or larger "
-    "steps may leak differently."
+    "The squared derivative is replaced by the mean square of the clipped gradient's change per "
+    "unit of the step, over steps of {0:g} along random signs of the unknowns. The leakage over "
+    "smaller or larger steps may differ."
 )
 _BALANCED = (
     "The gradient's derivative is approximated by its change over a step of {0:g} of the unknowns "
@@ -141,8 +141,8 @@ def measured_type(net: nn.Module) -> torch.dtype | None:
     """Return float32 for a 16-bit network that is small enough, or ``None``.
 
     The release consists of the gradients that the network computes in its own type. Rounding in
-    that type does not affect their leakage, but it would change second derivatives by several per
-    cent. Larger networks run in their own type.
+    that type does not affect the leakage of these gradients, but would change second derivatives by
+    several per cent. Larger networks run in their own type.
     """
     if is_sharded(net):
         return None
@@ -203,7 +203,7 @@ def _scaled(term: GradientTerm, factor: Tensor) -> GradientTerm:
 
 @dataclass(frozen=True)
 class StepErrors:
-    """The errors ``r`` and ``c`` of finite steps; both are zero if steps are free of errors."""
+    """The errors ``r`` (rounding) and ``c`` (curvature) of finite steps; zero without errors."""
 
     rounding: float = 0.0
     curvature: float = 0.0
@@ -211,7 +211,8 @@ class StepErrors:
     def removed(self, squared: Tensor, norms: Tensor, h: float) -> Tensor:
         """Return ``(s − r‖g‖²/h²)(1 + c h²)``, an estimate of ``A``, from squared quotients.
 
-        The result may be negative: truncating it at zero would bias sums over steps upwards.
+        ``norms`` contains ``‖g‖²``. The result may be negative: truncating it at zero would bias
+        sums over steps upwards.
         """
         if self.rounding:
             squared = squared - self.rounding / h**2 * norms
@@ -393,7 +394,7 @@ class StepLadder:
         return cls(sizes, {o: each.squared.double() for o, each in changes.items()}, norms)
 
     def errors(self, o: float) -> StepErrors:
-        """Return the errors near step ``o``, fitted to the steps from twice to a quarter its size.
+        """Return the errors near step ``o``, fitted to steps from twice to a quarter of its size.
 
         ``s = A' − c h²s + r‖g‖²/h²`` with ``A' = A + c r‖g‖²`` is linear in its unknowns: ``A'`` of
         every record, ``c`` and ``r``, none of them negative. Relative residuals are minimised. Much

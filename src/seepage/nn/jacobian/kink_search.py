@@ -2,8 +2,9 @@
 
 Function names do not reveal kinks, since ``h*(h > 0)`` has one and ``h/h.norm().clamp(1e-12)`` has
 none. Kinks are therefore searched for on two kinds of lines. Some lines run between records of the
-batch (:func:`kinks_between`). Others run through a record over the step ``h``, if the change of its
-gradient differs from the derivative by more than curvature can explain (:func:`kinks_beside`).
+batch (:func:`kinks_between`). Other lines run through a record over the step ``h``, if the change
+of the record's gradient differs from the derivative by more than curvature can explain
+(:func:`kinks_beside`).
 
 Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at a spacing ``s``.
 Its fourth difference is
@@ -224,7 +225,7 @@ def _fourth(f: Tensor) -> Tensor:
 
 
 def _rounding(values: Values, which: Tensor, centre: Tensor, spacing: float) -> Tensor:
-    """Return each line's fourth difference due to rounding, at least the median over all lines."""
+    """Return each line's fourth difference due to rounding, or the median over lines if larger."""
     steps = torch.arange(-4, 5, device=centre.device, dtype=centre.dtype)
     seen = values(which, centre[:, None] + spacing * steps)
     own = _fourth(seen).amax(1)

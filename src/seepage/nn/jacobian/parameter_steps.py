@@ -5,14 +5,15 @@
     J_iᵀu = ∇_z (g_i·u) ≈ (∇_z ℓ_i(θ + ηu) − ∇_z ℓ_i(θ))/η
 
 for all records at once. ``∇_z ℓ_i(θ)`` is a by-product of the update's own backward pass, so a
-probe costs one forward pass and one backward pass to the record. It needs no second derivative, no
-rule for any layer and no gradient of any parameter. For random signs ``u``, ``E‖J_iᵀu‖² =
-‖J_i‖_F²``, and each squared entry estimates ``(J_iᵀJ_i)_jj`` of that unknown.
+probe costs one forward pass and one backward pass to the record. A probe needs no second
+derivative, no rule for any layer and no gradient of any parameter. For random signs ``u``,
+``E‖J_iᵀu‖² = ‖J_i‖_F²``, and each squared entry estimates ``(J_iᵀJ_i)_jj`` of that unknown.
 
-The error of a one-sided step that is odd in ``u`` vanishes in the mean. Its even error grows like
-``η²``, and the rounding errors of the two passes, which are proportional to ``‖∇_z ℓ_i‖``, add to
-the squared quotient. Both have the form of the errors in ``finite_changes.py``, which are removed.
-The clip is bounded from above by ``max(1, ρ²)/φ²``, or exact with the radial pull ``Jᵀĝ``:
+The part of a one-sided step's error that is odd in ``u`` vanishes in the mean. The even part grows
+like ``η²``, and the rounding errors of the two passes, which are proportional to ``‖∇_z ℓ_i‖``, add
+to the squared quotient. Both errors have the form of those in ``finite_changes.py`` and are removed
+in the same way. The effect of the clip is bounded from above by ``max(1, ρ²)/φ²``, or exact with
+the radial pull ``Jᵀĝ``:
 
     ‖J̃‖_F² = (‖J‖_F² − (1 − ρ²)‖Jᵀĝ‖²)/φ²
 
@@ -112,7 +113,7 @@ def pull(
 
 
 def octaves_for(dtype: torch.dtype, short: bool) -> list[float]:
-    """Return the octaves of steps to try, as ``2⁻ᵒ`` times the size of the parameters.
+    """Return the octaves ``o`` of the steps to try, ``2⁻ᵒ`` times the size of the parameters.
 
     The errors of curvature and rounding balance at about the square root of the rounding error of
     the network's products, which ``short`` numbers (TF32, 16 bits) round to at most ten bits.
@@ -133,8 +134,9 @@ def check_parameter_steps(network: WatchedNetwork, batch: Batch, scale: float) -
     """Raise an error if steps of the parameters miss a part of the released gradients' change.
 
     ``v·Jᵀu`` from steps of the parameters is compared with ``u·Jv`` from the released gradients
-    at ``z ± hv``, for every record on its own. They differ if the code hides the record from torch
-    (``.detach()``), or if the release is not the gradient of the loss (``scale_grad_by_freq``).
+    at ``z ± hv``, for every record on its own. The two differ if the code hides the record from
+    torch (``.detach()``), or if the release is not the gradient of the loss
+    (``scale_grad_by_freq``).
     ``scale`` is the size of the unknowns. Full precision is used if the network accepts it.
     """
     compared = None
@@ -165,7 +167,7 @@ def check_parameter_steps(network: WatchedNetwork, batch: Batch, scale: float) -
 
 
 def _compared(network: WatchedNetwork, batch: Batch, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how far ``v·Jᵀu`` and ``u·Jv`` are apart, ``‖Jᵀu‖``, and the errors of the steps."""
+    """Return ``|v·Jᵀu − u·Jv|`` and ``‖Jᵀu‖`` of every record, and the errors of the steps."""
     problem, double = network.problem, batch.z.dtype == torch.float64
     words = packed_direction(problem, key_of("check"))
     v = row_signs(key_of("check"), torch.arange(len(batch)), tuple(batch.z.shape[1:]), batch.z)

@@ -64,8 +64,8 @@ def dense_probe(
 ) -> ClippedProbes:
     """Return ``J̃ᵀu`` for every direction; with ``keep``, also the sum of clipped gradients.
 
-    The clip is exact: ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg``. Per-layer rules are
-    needed only for clipping.
+    The effect of the clip is exact: ``J̃ᵀu = Jᵀu/φ − (φ′/(φ²n))(g·u) Jᵀg`` with ``n = ‖g‖``.
+    Per-layer rules are needed only for clipping.
     """
     pulls, along, losses = _unclipped(network, batch, draw())
     if isinstance(clip, NoClip):

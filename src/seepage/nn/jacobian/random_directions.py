@@ -64,7 +64,7 @@ def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> T
 
 
 def random_numbers(key: int, rows: Tensor) -> Tensor:
-    """Return a random integer of 63 bits for each of these numbered records."""
+    """Return a random 63-bit integer for each record, given the records' numbers."""
     return _mixed(rows.to(torch.int64), key) & (2**63 - 1)
 
 

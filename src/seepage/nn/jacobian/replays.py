@@ -49,9 +49,9 @@ class Replays:
     def run(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> Any:
         """Return the function's result for these inputs.
 
-        The key must identify everything else that determines which kernels are launched and which
-        memory they use. The first run with a key is a warm-up, the second is timed, and the third
-        is recorded.
+        The key must identify everything, other than the inputs, that determines which kernels are
+        launched and which memory they use. The first run with a key is a warm-up, the second is
+        timed, and the third is recorded.
         """
         if not all(tensor.is_cuda for tensor in inputs) or torch.cuda.is_current_stream_capturing():
             return function(*inputs)

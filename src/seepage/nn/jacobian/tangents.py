@@ -47,8 +47,8 @@ _Parts = tuple[ParameterGradient, ParameterGradient]  # a gradient, and its chan
 class InnerProducts:
     """The scalars needed to clip K changes of the gradient, with losses and gradients.
 
-    ``gg``, its root ``norms`` and ``losses`` have shape ``(B,)``; ``gd`` and ``dd`` have shape
-    ``(K, B)``.
+    ``gg = g·g``, its root ``norms`` and ``losses`` have shape ``(B,)``; ``gd = g·∂g`` and
+    ``dd = ∂g·∂g`` have shape ``(K, B)``.
     """
 
     gg: Tensor

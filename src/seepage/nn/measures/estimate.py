@@ -27,7 +27,7 @@ class Estimate(Result):
         The assumptions under which the values are valid, in words.
     degrees
         The degrees of freedom of the standard errors, as one number for all values or one for each:
-        for example, the number of probes minus one. Infinity if unknown.
+        for example, the number of probes minus one. Infinity for exact values, or if unknown.
 
     Examples
     --------
@@ -55,9 +55,9 @@ class Estimate(Result):
         ``t`` is the quantile of Student's t distribution with ``degrees`` degrees of freedom, or
         the normal quantile if they are infinite. For a record that leaks in one or two directions,
         estimates from few probes have a skewed distribution. In simulations, 95 % intervals from 4
-        or 8 probes covered the true value in 87 to 93 % of cases, and intervals from 2 probes in 84
-        %. Over finite steps, probes may also miss a kink that only one direction in several hundred
-        crosses.
+        or 8 probes covered the true value in 87 to 93 % of cases, and 95 % intervals from 2 probes
+        in 84 %. Over finite steps, probes may also miss a kink that only one direction in several
+        hundred crosses.
         """
         # Imported here, so that training needs only torch and numpy.
         from scipy.stats import t
@@ -90,9 +90,9 @@ class Estimate(Result):
         return replace(drawn, low=low, high=high)
 
     def mse_bound(self) -> Estimate:
-        """Return the smallest mean squared error per unknown that the leakage allows, ``1/η²``.
+        """Return ``1/η²``, the least mean squared error per unknown of an unbiased estimate.
 
-        The bound's standard error is ``2/η³`` times the standard error of ``η``.
+        The standard error of this bound is ``2/η³`` times the standard error of ``η``.
         """
         bound = super().mse_bound()
         slope = 2 * np.asarray(bound) ** 1.5

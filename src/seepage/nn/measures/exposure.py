@@ -6,20 +6,21 @@ members, are:
 - *loss* and *gradient norm* ``‖g_i‖``;
 - *leverage* ``(g_i − ḡ)ᵀ(G + λI)⁻¹(g_i − ḡ)``, where ``ḡ`` and ``G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ`` are
   the mean and scatter of the *other* members' gradients. Leverage is large if the gradient lies in
-  directions in which other members' gradients vary little. It is computed for the last layer's
-  parameters and for all parameters, through a sketch if there are many;
+  directions in which other members' gradients vary little. Leverage is computed for the last
+  layer's parameters and for all parameters, through a sketch if there are many;
 - *own shift*, the change of a record's log-odds by the last layer's Newton step for that record:
-  ``(1 − p_y)aᵀBa`` with ``B = (I ⊗ φ)ᵀ(H₋ᵢ + λI)⁻¹(I ⊗ φ)`` and ``a = (e_y − p)/(1 − p_y)``, where
-  ``φ`` are the inputs of the last layer and ``H`` is its Hessian. The own shift is the record's
-  generalised leverage (Dorseuil, Atif and Cappé 2026, arXiv 2602.15919) for the last layer.
+  ``(1 − p_y)aᵀBa`` with ``B = (I ⊗ φ)ᵀ(H₋ᵢ + λI)⁻¹(I ⊗ φ)`` and ``a = (e_y − p)/(1 − p_y)``. Here,
+  ``p`` are the class probabilities, ``e_y`` is one-hot at the label, ``φ`` are the inputs of the
+  last layer, and ``H`` is the last layer's Hessian. The own shift is the record's generalised
+  leverage (Dorseuil, Atif and Cappé 2026, arXiv 2602.15919) for the last layer.
 
 For linear models, the success of membership inference follows from leverage (``sp.Attacker``). For
 networks, leverage only ranks records. With more parameters than records, every leverage without
 damping would be infinite, so ``λ`` is ``damping`` times the mean eigenvalue of ``G`` (or ``H``).
 
-The sketch multiplies a gradient by random signs and adds entries whose positions are equal modulo
-the sketch's size, which preserves inner products on average (Charikar, Chen and Farach-Colton
-2002). Gradients with no more entries than the sketch's size are not sketched.
+The sketch multiplies each entry of a gradient by a random sign and adds up entries whose positions
+are equal modulo the sketch's size, which preserves inner products on average (Charikar, Chen and
+Farach-Colton 2002). Gradients with no more entries than the sketch's size are not reduced.
 """
 
 from __future__ import annotations
@@ -59,14 +60,15 @@ class ExposureScores:
     loss, gradient_norm
         The loss and the gradient norm of each record at the trained parameters.
     last_layer_leverage, sketched_leverage
-        The leverage of the last layer's gradient, and of the sketched gradient of all parameters,
-        among the other members' gradients.
+        The leverage of a record's last-layer gradient, and of its sketched gradient over all
+        parameters, among the other members' gradients.
     own_shift
         The change of a record's log-odds by the last layer's Newton step for that record. The score
-        is None unless the loss is the cross-entropy of the last layer's outputs, with one row per
-        record, and this layer has at most 8,000 weights.
+        is None unless the loss is ``"cross_entropy"`` with one class number per record, and the
+        last layer is a ``torch.nn.Linear`` with at most 8,000 weights.
     damping, sketch
-        The damping, which is ``λ`` divided by the mean eigenvalue, and the size of the sketch.
+        The damping ``λ``, divided by the mean eigenvalue of the matrix to which it is added, and
+        the size of the sketch.
     kind
         ``estimate``: the scores estimate how attacks would rank the records.
     """
@@ -103,7 +105,7 @@ class ExposureScores:
         return [int(row) for row in np.argsort(-self.ranks(score), kind="stable")[:count]]
 
     def table(self, library: str = "pyarrow") -> Any:
-        """Return a data frame with one row per record and its mean rank by every score."""
+        """Return a data frame with each record's mean rank by every score."""
         names = [name for name in _SCORES if getattr(self, name) is not None]
         columns = {"row": np.arange(self.loss.shape[1])}
         return build_frame(columns | {name: self.ranks(name) for name in names}, library)
@@ -143,8 +145,8 @@ def exposure_scores(
         The loss, as for :func:`seepage.nn.leakage`; by default the cross-entropy or the model's
         own loss.
     members
-        The records on which a network was trained, ``(n,)``, or ``(M, n)`` for several networks.
-        None selects all records.
+        Whether each record was in a network's training data, ``(n,)``, or ``(M, n)`` for several
+        networks. None means all records.
     last
         The name of the last layer; by default the last trained ``torch.nn.Linear``.
     sketch
@@ -270,11 +272,13 @@ class _Scoring:
             raise InputError(
                 f"There is no layer {self.last!r}; name a module of the network."
                 if self.last
-                else "This network has no trained torch.nn.Linear; name its last layer with last=…"
+                else "This network has no trained torch.nn.Linear; name its last layer with last=…."
             )
         name = list(layers)[-1]
         if not any(p.requires_grad for p in layers[name].parameters(recurse=False)):
-            raise InputError(f"The layer {name!r} is not trained; name a trained layer with last=…")
+            raise InputError(
+                f"The layer {name!r} has no trainable parameters; name another layer with last=…."
+            )
         return layers[name]
 
     def _own_shift(

@@ -100,12 +100,12 @@ class GradientJacobian(ReleaseJacobian):
         return engine
 
     def forward(self, z: Any, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``J z``, ``(P,)``, for a change ``z (len(rows), q)`` of these records."""
+        """Return ``J z`` over the P parameters, ``(P,)``, for changes ``z (len(rows), q)``."""
         total = self._asked(unknowns).summed_changes(*self._batch(rows), self._placed(z, unknowns))
         return torch.cat([part.flatten() for part in total.values()]) / self.noise
 
     def adjoint(self, v: Any, unknowns: Unknowns, rows: Any) -> Tensor:
-        """Return ``Jᵀv``, ``(len(rows), q)``, for a vector ``v`` of the whitened release."""
+        """Return ``Jᵀv``, ``(len(rows), q)``, for a vector ``v (P,)`` of the whitened release."""
         return self._pulled(v[None, :], unknowns, rows)[0]
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Tensor]:
@@ -143,11 +143,11 @@ class GradientJacobian(ReleaseJacobian):
         return self._squared(unknowns, exact_trace)
 
     def cell_information(self, unknowns: Unknowns) -> Tensor:
-        """Return the information about each unknown feature alone, ``(n, t)``."""
+        """Return the information about each of the t unknown features alone, ``(n, t)``."""
         return self._squared(Unknowns(unknowns.columns, False, unknowns.basis), exact_squares)
 
     def _squared(self, unknowns: Unknowns, measured: Callable[..., Tensor]) -> Tensor:
-        """Return ``‖J e_j‖²`` of each record by unknown, or in total, computed by ``measured``."""
+        """Return ``‖J e_j‖²`` of each record, for each unknown j or their sum, as ``measured``."""
         engine, count = self._asked(unknowns), unknowns.count(self)
 
         def unit(k: int) -> Tensor:
@@ -162,7 +162,7 @@ class GradientJacobian(ReleaseJacobian):
         return squares / self.noise**2
 
     def replaced(self, row: int, features: Any) -> tuple[Inputs, Tensor]:
-        """Return a batch of K records that replace a row, with ``features (K, d)``."""
+        """Return K records that replace a row, as a batch; their features are ``(K, d)``."""
         own_x, own_y = self._batch(slice(row, row + 1))
         z = self.engine.view.variable(self.engine.net, own_x, own_y)
         z = z.reshape(1, -1).repeat(len(features), 1)

@@ -1,10 +1,10 @@
 """Measures the leakage of a network's noisy gradient about each record of its batch.
 
-The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record's unknowns is
-``I = J̃ᵀJ̃/(σC)²`` (Guo et al. 2022, section 6), which gives
+The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record's unknowns ``z`` is
+``I = J̃ᵀJ̃/(σC)²`` with ``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6), which gives
 
-    FIL    η = √λ_max(I)               the most that any direction of the unknowns leaks
-    dFIL   η̄ = √(Tr(I)/d)              the average over the d unknowns
+    FIL    η = √λ_max(I)               the largest leakage in any direction of the unknowns
+    dFIL   η̄ = √(Tr(I)/d)              the root mean square over the d unknowns
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def leakage(
         are then used. Several inputs are given as a dict, with the argument names of ``forward()``
         as keys, or as a tuple.
     noise_multiplier
-        The noise multiplier ``σ``. The noise on the sum has the standard deviation ``σC``, or ``σ``
-        without clipping.
+        The noise multiplier ``σ``. The noise on the sum of the gradients has the standard deviation
+        ``σC``, or ``σ`` without clipping.
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
@@ -99,15 +99,15 @@ def leakage(
     view
         The unknowns of a record: ``sp.nn.Input()`` (the default), ``sp.nn.Label()`` or
         ``sp.nn.Embedding("module")``. In ``sp.nn.Input``, ``mask=`` selects a part of the input,
-        and ``key=`` the name or position of one of several inputs. For a Hugging Face model, the
-        default is the model's main input: the pixels or the token embeddings.
+        and ``key=`` selects one of several inputs by its name or position. For a Hugging Face
+        model, the default is the model's main input: the pixels or the token embeddings.
     attributes
         Named groups of columns that belong together, such as the one-hot columns of a category.
         Columns are given by their positions in a record or their names, which are ``"x0"``,
         ``"x1"`` and so on unless ``x`` is a data frame.
     clip_derivative
-        ``"exact"``, or the faster ``"conservative"``. With ``"conservative"``, estimates from
-        random signs (records, cells and parts) are upper bounds, and their kind is ``bound``. All
+        ``"exact"``, or the faster ``"conservative"``. With ``"conservative"``, results from random
+        signs (records, cells and parts) estimate upper bounds, and their kind is ``bound``. All
         other results use the exact clip.
     method
         ``"derivative"`` uses derivatives. ``"finite"`` uses plain training passes to measure the
@@ -121,7 +121,7 @@ def leakage(
         The size ``h`` of a finite step. The leakage is then computed from
         ``E‖g̃(z + hv) − g̃(z)‖²/h²``, where ``v`` contains a random sign for each unknown. The
         default is a hundredth of the root mean square of the unknowns in the batch, rounded to one
-        digit.
+        digit (for thin steps, see :class:`~seepage.nn.Engine`).
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed
@@ -178,7 +178,7 @@ def check_view(view: Any) -> None:
 
 
 def check_batch(x: Inputs, y: Tensor) -> None:
-    """Raise an error unless there is at least one record and each has a label."""
+    """Raise an error unless there is at least one record and every record has one label."""
     check_labels(x, y)
     if not len(y):
         raise InputError("The batch contains no records; give at least one.")
@@ -207,7 +207,7 @@ class GradientLeakage(Leakage):
     conditions
         Assumptions to state with estimated results, in words.
     table
-        The data frame that the inputs are from, with the names of columns and rows.
+        The data frame that contained the inputs, with the names of its columns and rows.
     """
 
     jacobian: GradientJacobian
@@ -239,7 +239,7 @@ class GradientLeakage(Leakage):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return the named part of the view as directions of a record and as a description."""
+        """Return the unknowns in these columns as directions of a record, and their description."""
         unknowns, about = super().unknowns(columns, bool(label), simplex)
         if columns is None:
             about = self.engine.view.describe() + (" and the label" if label else "")
@@ -270,10 +270,11 @@ class GradientLeakage(Leakage):
         Parameters
         ----------
         measure
-            ``"dfil"``, the average over a record's unknowns, or ``"fil"``, the largest over all
-            directions. dFIL takes one pass per probe; FIL takes up to 100 iterations over the
-            batch. If the iteration stops before it converges, the kind is ``estimate``. The value
-            is then a lower bound, and its stated error is the gap to the upper bound.
+            ``"dfil"``, the root mean square over a record's unknowns, or ``"fil"``, the largest
+            leakage in any direction of the unknowns. dFIL takes one pass per probe; FIL takes up to
+            100 iterations over the batch. If the iteration stops before it converges, the kind is
+            ``estimate``. The value is then a lower bound, and its stated error is the gap to the
+            upper bound.
         method
             For the dFIL: ``"rademacher"`` (random signs, the default), ``"hutch++"``, or
             ``"exact"`` (with finite steps, only for up to 10 unknowns).
@@ -336,9 +337,9 @@ class GradientLeakage(Leakage):
     def by_scale(self, scales: Sequence[float] | None = None, probes: int = 64) -> Estimate:
         """Return the dFIL about each record over finite steps of several sizes.
 
-        For a smooth network, dFIL tends to one value as steps become smaller. Near a kink, it may
-        grow as steps become smaller. A value measured over finite steps therefore applies to an
-        attacker whose uncertainty about the unknowns is about ``h``.
+        As steps become smaller, the dFIL converges for a smooth network, but may grow near a kink.
+        A value measured over steps of size ``h`` therefore applies to an attacker whose uncertainty
+        about the unknowns is about ``h``.
 
         Parameters
         ----------
@@ -346,7 +347,7 @@ class GradientLeakage(Leakage):
             The sizes ``h``, in the units of the unknowns. The default is the size used by
             :meth:`records`, and a tenth, a third, 3 and 10 times that size.
         probes
-            The number of probes, at least 2. All sizes use the same directions.
+            The number of probes, at least 2. All sizes use the same random directions.
 
         Returns
         -------
@@ -467,8 +468,8 @@ class GradientLeakage(Leakage):
         if method == "hutch++":
             if self._finite():
                 raise InputError(
-                    "'hutch++' needs products with a matrix, which finite steps do not provide; "
-                    "choose 'rademacher' or 'exact', or pass method='derivative' to "
+                    "'hutch++' needs products with the information matrix, which finite steps do "
+                    "not define; choose 'rademacher' or 'exact', or pass method='derivative' to "
                     "sp.nn.leakage."
                 )
             return hutchpp(self.engine, self.x, self.y, probes)
@@ -505,7 +506,7 @@ class GradientLeakage(Leakage):
         return self._rooted(squares.mean(1), spread, measure, kind, view, about, probes - 1)
 
     def _whitened(self, squares: Tensor) -> Tensor:
-        """Return information: squares of Jacobians divided by the noise variance.
+        """Return squared changes of the gradient, divided by the variance of the noise.
 
         Results have at least float32 precision, even if the network's precision is lower.
         """

@@ -3,9 +3,9 @@
 Let ``A = J̃ᵀJ̃`` for d unknowns. For the *trace*, a probe of random signs has the variance
 ``2(‖A‖_F² − ΣA_ii²)``. The sampled coordinates of Guo et al. (2022) have the variance
 ``dΣA_ii² − (tr A)²``, which is far larger if a few entries dominate the diagonal. Hutch++ (Meyer,
-Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that contains most of
-``A``, and estimates only the remainder. With d unit vectors, the trace is exact. For finite steps
-there is no matrix. The exact value is then ``D(h)``, a mean over all ``2^d`` sign vectors (see
+Musco, Musco and Woodruff 2021) computes the trace exactly on a subspace that accounts for most of
+it, and estimates only the remainder. With d unit vectors, the trace is exact. Finite steps define
+no matrix; the exact value is then ``D(h)``, a mean over all ``2^d`` sign vectors (see
 ``finite_changes``).
 
 The *largest eigenvalue*, with a certified upper bound, is computed by the Lanczos method with a
@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +43,8 @@ FAILURE = 1e-6  # the probability δ that the upper bound on an eigenvalue is wr
 Trace = tuple[Tensor, Tensor, float]
 
 
-class Directions(NamedTuple):
+@dataclass(frozen=True)
+class Directions:
     """Directions that all records share, each formed only when it is used."""
 
     of: Callable[[int], Tensor]
@@ -75,9 +75,9 @@ def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
 
 
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
-    """Return ``(J̃ᵀJ̃)_jj`` of every record by one tangent per unknown; zero for known entries.
+    """Return ``(J̃ᵀJ̃)_jj`` of every record from one tangent per unknown; zero for known entries.
 
-    With finite steps, an entry is ``D(h)`` of one unknown while all others are fixed.
+    With finite steps, an entry is ``D(h)`` of one unknown while all other unknowns are fixed.
     """
     z = engine.variable(x, y)
     squares = exact_squares(engine, x, y, _units(engine, x, y))
@@ -125,7 +125,7 @@ def exact_trace(
     if count > most:
         raise InputError(
             f"Over finite steps, an exact result is a mean over all 2^{count} sign vectors for the "
-            f"{count:,} unknowns, but at most 2^{most} are supported. Estimate it by "
+            f"{count:,} unknowns, but at most 2^{most} are supported. Estimate the dFIL with "
             "records('dfil', probes=400), or give method='derivative' to sp.nn.leakage."
         )
     every = torch.stack([units.of(k) for k in range(count)])
@@ -152,9 +152,9 @@ def squared_changes_along(
 
 
 def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
-    """Return the Hutch++ estimate, with a third of the probes for each of its three parts.
+    """Return the Hutch++ estimate of the trace; each of its three parts uses a third of the probes.
 
-    The trace inside the subspace is exact, so only the remainder contributes to the standard error.
+    The trace on the subspace is exact, so only the remainder contributes to the standard error.
     Each part uses at least two probes.
     """
     check_probes(probes)
@@ -191,7 +191,7 @@ def subspace(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> Te
 
 
 def products(engine: Engine, x: Inputs, y: Tensor, directions: Directions) -> Tensor:
-    """Return ``A`` times directions ``(B, …)`` of the records, with shape ``(B, d, count)``."""
+    """Return the products of ``A`` with ``count`` directions per record, ``(B, d, count)``."""
     each = map(directions.of, progress(range(directions.count), "products"))
     return torch.stack([engine.information_product(x, y, v).flatten(1) for v in each], 2)
 
@@ -216,7 +216,7 @@ class LargestEigenvalues:
     steps
         The number of matrix–vector products.
     settled
-        Whether each residual fell below the tolerance, ``(B,)``. If it did not, the iteration was
+        Whether each computed value has converged, ``(B,)``. If it has not, the iteration was
         stopped early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
     """
 
@@ -227,7 +227,7 @@ class LargestEigenvalues:
     failure: float = FAILURE
 
     def remark(self) -> str:
-        """Return a sentence about the values that did not converge."""
+        """Return sentences about the values that have not converged."""
         return (
             f"The iteration was stopped after {self.steps} matrix–vector products, when "
             f"{int((~self.settled).sum())} of {len(self.settled)} records had not converged. "
@@ -242,7 +242,7 @@ def lanczos(
     tolerance: float = 1e-4,
     max_steps: int = 100,
 ) -> LargestEigenvalues:
-    """Return the largest eigenvalue of every matrix, given a function for products with vectors.
+    """Return the largest eigenvalue of every matrix, given a function that multiplies by vectors.
 
     ``start`` contains random vectors ``(B, d)``; entries that are zero in all vectors are excluded.
     The iteration stops when every residual is below ``tolerance`` times the value, or after
@@ -280,8 +280,8 @@ class InformationSketch:
     Parameters
     ----------
     factor
-        ``F``, ``(B, rank, d)``, with a record's unknowns flattened; the strongest direction comes
-        first.
+        ``F``, ``(B, rank, d)``, over all d entries of a record's flattened variable (zero at known
+        entries); the strongest direction comes first.
     shape
         The shape of one record's variable.
     """
@@ -294,7 +294,7 @@ class InformationSketch:
         return self.factor[record].T @ self.factor[record]
 
     def diagonal(self) -> Tensor:
-        """Return the diagonals of the sketches, in the shape of the records."""
+        """Return the diagonals of the sketches, each in the shape of a record's variable."""
         return self.factor.square().sum(1).reshape(-1, *self.shape)
 
     def traces(self) -> Tensor:

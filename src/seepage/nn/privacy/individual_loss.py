@@ -18,7 +18,7 @@ from seepage.errors import InputError
 from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.support.number_check import check_share
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -33,7 +33,7 @@ CONDITIONS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IndividualLoss(RecordNumbers):
+class IndividualLoss(RecordResult):
     """The privacy loss ``PL`` of each record, and the guarantees that follow from it.
 
     Parameters
@@ -124,7 +124,7 @@ def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
     """Return the smallest ε for which Gaussian mechanisms with these ``μ`` are (ε, δ)-private.
 
     ε is the root of ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) = δ`` (Balle and Wang 2018, theorem 8), or
-    zero if the left side at ε = 0 is at most δ. For an unknown ``μ``, ε is nan.
+    zero if the left side at ε = 0 is at most δ. For an unknown ``μ`` (nan), ε is nan.
     """
     from scipy.special import log_ndtr, ndtri
 

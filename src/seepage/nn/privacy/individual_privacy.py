@@ -1,10 +1,11 @@
 """Estimates each record's Rényi differential privacy from the norms of its own gradients.
 
-A record whose clipped gradient has the norm ``c`` shifts a step's mean by ``c``, not by the whole
-sensitivity. The record's privacy loss in the step is therefore the Rényi divergence of a sampled
-Gaussian with noise multiplier ``s/c`` (Feldman and Zrnic 2021; Yu et al. 2023). The norm is
-observed only in the steps in which the record takes part. All other steps are charged the average
-cost of those steps, so the total is an estimate with a standard error.
+A record whose clipped gradient has the norm ``c`` shifts the mean of a step's release by ``c``, not
+by the whole sensitivity. The record's privacy loss in the step is therefore the Rényi divergence of
+a sampled Gaussian with noise multiplier ``s/c``, where ``s`` is the standard deviation of the noise
+(Feldman and Zrnic 2021; Yu et al. 2023). The norm is observed only in the steps in which the record
+takes part. All other steps are charged the average cost of those steps, so the total is an estimate
+with a standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from seepage.nn.privacy.run_membership import RunMembership, ShiftGroup, own_mem
 from seepage.nn.privacy.run_privacy import Ledger, conditions_of_relation
 from seepage.support.number_check import check_share
 from seepage.tables.names import counted
-from seepage.tables.result_table import PlottedNumbers, RecordNumbers
+from seepage.tables.result_table import PlottedNumbers, RecordResult
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -40,10 +41,10 @@ def sampled_gaussian_renyi(
     """Return the Rényi DP of a Poisson-sampled Gaussian step, ``(B, orders)``.
 
     The result is ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer
-    orders α (Mironov, Talwar and Zhang 2019, section 3.3), or ``αμ²/2`` for q = 1, where μ is the
-    shift in units of the noise. Orders above 256 are useful only for small μ. At these orders, sums
-    with an exponent above 30 are replaced by their upper bound ``αμ²/2``, the cost without
-    sampling.
+    orders α (Mironov, Talwar and Zhang 2019, section 3.3), or ``αμ²/2`` for q = 1. Here, q is the
+    sampling rate, and μ is the shift divided by the standard deviation of the noise. Orders above
+    256 are useful only for small μ. At these orders, a result from an exponent above 30 is replaced
+    by its upper bound ``αμ²/2``, the cost without sampling.
 
     Examples
     --------
@@ -154,7 +155,7 @@ class IndividualCosts:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IndividualPrivacy(RecordNumbers):
+class IndividualPrivacy(RecordResult):
     """The Rényi differential privacy of each record, for adding or removing the record.
 
     If the number of records counts as public, the record is not removed but replaced by a record
@@ -266,7 +267,7 @@ class IndividualPrivacy(RecordNumbers):
         if not len(places):
             raise InputError(
                 f"There is no record {record} among the {counted(len(self.costs), 'record')} of "
-                "this result; choose one of its labels()."
+                "this result; choose one of the result's labels()."
             )
         held = self.norms[places[0]].astype(float)
         groups = [

@@ -1,9 +1,9 @@
 """Membership inference on a training run: trade-off between false and true positive rates.
 
 A run of subsampled Gaussian steps has a trade-off curve, not a single μ
-(:mod:`seepage.privacy.trade_off`). Both directions, removing and adding the record, are
-computed from dp-accounting's privacy loss distributions, which round the loss upwards. Every number
-is therefore an upper bound for the composed steps.
+(:mod:`seepage.privacy.trade_off`). The curves for removing and for adding the record are computed
+from dp-accounting's privacy loss distributions, which round the loss upwards. Every number is
+therefore an upper bound for the composed steps.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ GUARANTEED = (
 MEASURED = (
     GUARANTEED[0],
     "The result is an estimate for the run that took place. The curve is composed from the "
-    "record's own norms, and steps without the record are charged like steps with it. The norms "
-    "depend on earlier outputs, so the result is not an upper bound; a bound requires a filter "
-    "(Feldman and Zrnic 2021).",
+    "norms of the record's own gradients, and steps without the record are charged like steps "
+    "with it. The norms depend on earlier outputs, so the result is not an upper bound; an upper "
+    "bound requires a filter (Feldman and Zrnic 2021).",
 )
 UNSEEN = "The record was in no batch, so it is charged the maximum that the clip allows."
 
@@ -119,12 +119,12 @@ class ShiftGroup:
 
 
 def own_membership(ledger: Ledger, norms: Sequence[ShiftGroup]) -> RunMembership:
-    """Return the trade-off curve of one record, composed from the record's own norms.
+    """Return the trade-off curve of one record, composed from the norms of its own gradients.
 
-    ``norms`` contains the gradient norms in the batches with the record, in groups of similar
-    norms. All steps of the ledger, which use Poisson batches of one rate, are charged in the
-    proportions of these groups. A record that was in no batch has no norms and is charged the
-    maximum that the clip allows.
+    ``norms`` contains these norms in the batches with the record, in groups of similar norms. All
+    steps of the ledger, which use Poisson batches of one rate, are charged in the proportions of
+    these groups. A record that was in no batch has no norms and is charged the maximum that the
+    clip allows.
     """
     if not norms:
         worst = run_membership(ledger, own_relation(ledger))

@@ -60,7 +60,7 @@ class Entry:
     steps
         The number of steps.
     sampler
-        How the batches were drawn: ``poisson``, ``fixed`` or ``other``.
+        How the batches were drawn: ``poisson``, ``fixed`` (sets of fixed size) or ``other``.
     sample_rate
         The probability that a record takes part in a step.
     noise_multiplier
@@ -261,9 +261,9 @@ def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
     check_choice(neighbours, "neighbours", tuple(RELATIONS))
     if neighbours == "add-or-remove" and relation_of(ledger) != neighbours:
         raise InputError(
-            "The run has no guarantee for adding or removing a record, because its sampling rate "
-            "depends on the number of records. Use neighbours='replace', or train with a declared "
-            "sample_rate= (in PrivateSGD, also expected_batch=)."
+            "The run has no guarantee for adding or removing a record, which requires Poisson "
+            "batches with a declared sampling rate. Use neighbours='replace', or train with a "
+            "declared sample_rate= (in PrivateSGD, also expected_batch=)."
         )
     if neighbours == "zero-out" and any(entry.sampler == FIXED for entry in ledger):
         raise InputError(

@@ -1,10 +1,11 @@
 """Clips a gradient before release: a hard clip, a smooth clip with GELU, or no clip.
 
-A clipped gradient is ``g̃ = g/φ(n)`` with ``n = ‖g‖``. The clip acts on a change of the gradient as
+A clipped gradient is ``g̃ = g/φ(n)`` with ``n = ‖g‖``. A change ``∂g`` of the gradient becomes
 
     ∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ,     ρ(n) = 1 − nφ′/φ,     ĝ = g/n
 
-so it scales the component orthogonal to ``g`` by ``1/φ`` and the component along ``g`` by ``ρ/φ``.
+so the component of ``∂g`` orthogonal to ``g`` is scaled by ``1/φ``, and the component along ``g``
+by ``ρ/φ``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Clip(ABC):
         return 1 / self.phi(norms)
 
     def radial(self, norms: Tensor) -> Tensor:
-        """Return ``ρ = 1 − nφ′/φ``; the clip scales a change along the gradient by ``ρ/φ``."""
+        """Return ``ρ = 1 − nφ′/φ``; a change along the gradient is scaled by ``ρ/φ``."""
         return 1 - norms * self.slope(norms) / self.phi(norms)
 
     def conservative(self, norms: Tensor) -> Tensor:
@@ -53,11 +54,11 @@ class Clip(ABC):
     def squared(
         self, norms: Tensor, gg: Tensor, gd: Tensor, dd: Tensor, again: Tensor | None = None
     ) -> Tensor:
-        """Return ``‖∂g̃‖²`` of one change from three scalars: ``g·g``, ``g·∂g`` and ``∂g·∂g``.
+        """Return ``‖∂g̃‖²`` of one change from ``gg = g·g``, ``gd = g·∂g`` and ``dd = ∂g·∂g``.
 
-        The result is ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²`` with ``dd = ∂g·∂g``. For the clip of Guo et
-        al. (2022), it expands to ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. If ``g·∂g`` is an
-        estimate, ``again`` is a second, independent estimate, so that the square is unbiased.
+        The result is ``(dd − (1 − ρ²) gd²/n²)/φ²`` or, in the form of Guo et al. (2022),
+        ``dd/φ² − 2φ′gd²/(nφ³) + φ′²gd²/φ⁴``. If ``gd`` is an estimate, ``again`` is a second,
+        independent estimate, so that the estimate of ``gd²`` is unbiased.
         """
         square = gd * (gd if again is None else again)
         along = torch.where(gg > 0, square / torch.where(gg > 0, gg, 1.0), 0.0)
@@ -142,8 +143,8 @@ class HardClip(_ThresholdClip):
 class SmoothClip(_ThresholdClip):
     """``φ = GELU(n/C − 1) + 1``, the smooth clip of Guo et al. 2022, section 6.2.
 
-    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115) and ``|ρ| ≤ 1.0072``. The bound from
-    :meth:`Clip.conservative` therefore exceeds ``‖∂g‖_F²/φ²`` by at most 1.5 %.
+    ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115) and ``|ρ| ≤ 1.0072``. The upper bound on
+    ``‖∂g̃‖_F²`` from :meth:`Clip.conservative` therefore exceeds ``‖∂g‖_F²/φ²`` by at most 1.5 %.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
 
 
 def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
-    """Return the named clip, or no clip without a threshold; a clip object is unchanged."""
+    """Return the named clip or, without a threshold, no clip; return a clip object unchanged."""
     if max_grad_norm is not None:
         check_positive(max_grad_norm, "max_grad_norm")
     if isinstance(clip, Clip):

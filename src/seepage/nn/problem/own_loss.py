@@ -47,7 +47,7 @@ class OwnLoss:
     """
 
     def __call__(self, output: Any, target: Tensor) -> Tensor:
-        """Return the loss of each record from the model's output inside :meth:`by_record`."""
+        """Return the loss of each record, from the model's output in a run in :meth:`by_record`."""
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if loss is None and isinstance(output, tuple) and output:
             loss = output[0]
@@ -141,7 +141,7 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         return total / (entries.numel() // self.records)
 
     def _entries(self, function: Any, options: dict[str, Any], given: Any) -> Tensor:
-        """Return the losses of all entries, with soft targets instead of class numbers."""
+        """Return the losses of all entries; soft targets, if set, replace class numbers."""
         target: Any = options.get("target")
         if self.soft is None or function not in _OF_CLASSES or target.is_floating_point():
             entries: Tensor = function(*given.args, **given.kwargs)

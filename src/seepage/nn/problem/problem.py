@@ -206,7 +206,7 @@ class _Reopened(TorchFunctionMode):  # type: ignore[misc]
 
 
 def cross_entropy(output: Any, target: Tensor) -> Tensor:
-    """Return the cross-entropy of each record; classes are on the last axis of ``output``.
+    """Return the cross-entropy of each record; classes are along the last axis of ``output``.
 
     ``target`` contains class numbers, or probabilities in the shape of ``output`` (soft targets).
     For a sequence, the cross-entropy is the mean over its positions.
@@ -343,7 +343,7 @@ class Chunks:
         self.found: int | None = None  # the size that fits, once a larger one has failed
 
     def step(self, count: int, held: int, device: torch.device) -> int:
-        """Return how many of ``count`` records to process at once, given the bytes per record."""
+        """Return how many of ``count`` records to process at once, each of ``held`` bytes."""
         if self.size is not None:
             return self.size
         # The bytes that a pass may hold; larger chunks gain nothing. Not those that are free now,
@@ -359,7 +359,7 @@ class Chunks:
     def run(
         self, work: Callable[[slice], Value], count: int, held: int, device: torch.device
     ) -> list[Value]:
-        """Apply ``work`` to all chunks; if memory runs out, start again with smaller chunks."""
+        """Apply ``work`` to all chunks; if memory runs out, repeat with smaller chunks."""
         while True:
             step = self.step(count, held, device)
             try:

@@ -3,13 +3,12 @@
 A view selects a variable ``z`` with one row per record. The leakage about ``z`` follows from
 ``J = ∂g̃/∂z``, the Jacobian of the released gradient, with all other inputs held fixed.
 
-The network is run without features that only save time or memory. They do not change the output,
-but with them the network cannot be traced or its gradients cannot be differentiated. Compiled
-modules hide their functions. Hooks of FSDP replace the traced parameters, and hooks of Opacus store
-tensors at every pass. A key–value cache is useful only for generating text. A hook that makes the
-output of an embedding require a gradient (Hugging Face's ``enable_input_require_grads``) is needed
-only by reentrant checkpointing, which is replaced here by the non-reentrant kind. Checkpointed
-parts, which run again in the backward pass, cannot be differentiated twice.
+The network is run without features that only save time or memory. These features do not change the
+output, but prevent tracing the network or differentiating its gradients. Compiled modules hide
+their functions. Hooks of FSDP replace the traced parameters, and hooks of Opacus store tensors at
+every pass. A key–value cache is useful only for generating text. A hook that makes the output of an
+embedding require a gradient (Hugging Face's ``enable_input_require_grads``) is needed only by
+reentrant checkpointing, which is replaced here by the non-reentrant kind.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from torch.utils._pytree import tree_map_only
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import IGNORED
 from seepage.nn.problem.sharding import gathered
-from seepage.tables.names import listed
+from seepage.tables.names import counted, listed
 
 Placed = AbstractContextManager[tuple[Any, Tensor]]  # yields inputs and target
 Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
@@ -60,7 +59,7 @@ class View(ABC):
 
     @abstractmethod
     def placed(self, net: nn.Module, x: Inputs, y: Tensor, z: Tensor) -> Placed:
-        """Return a context that sets the variable to ``z`` and yields the network's inputs."""
+        """Return a context that sets the variable to ``z`` and yields inputs and target."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -166,7 +165,7 @@ class Input(View):
 
     @staticmethod
     def patch(rows: slice, columns: slice, height: int, width: int) -> Input:
-        """Return a view that selects a patch of ``height`` by ``width`` images, in all channels."""
+        """Return a view of the pixels in ``rows`` and ``columns`` of an image, in all channels."""
         mask = torch.zeros(height, width, dtype=torch.bool)
         mask[rows, columns] = True
         return Input(mask)
@@ -186,15 +185,15 @@ class Input(View):
             names = [n for n, v in x.items() if isinstance(v, Tensor) and v.is_floating_point()]
             choice = f"view=sp.nn.Input(key={names[0]!r}), or " if names else ""
             raise InputError(
-                f"The input holds several tensors ({', '.join(map(str, x))}), so name the unknown "
-                f"one: {choice}an embedding with view=sp.nn.Embedding('name of a module')."
+                f"The input is a mapping ({', '.join(map(str, x))}); select the unknown tensor "
+                f"with {choice}view=sp.nn.Embedding('name of a module')."
             )
         if not isinstance(x, Tensor):
             real = [k for k, v in enumerate(x) if isinstance(v, Tensor) and v.is_floating_point()]
             choice = f"view=sp.nn.Input(key={real[0]}), or " if real else ""
             raise InputError(
-                f"The input is a tuple of {len(x)} tensors, so say which one is unknown: {choice}"
-                "an embedding with view=sp.nn.Embedding('name of a module')."
+                f"The input is a tuple of {counted(len(x), 'tensor')}; select the unknown tensor "
+                f"with {choice}view=sp.nn.Embedding('name of a module')."
             )
         if not x.is_floating_point():
             raise InputError(
@@ -228,7 +227,8 @@ class Label(View):
     Parameters
     ----------
     mask
-        The classes whose probabilities are unknown; ``None`` selects all classes.
+        A boolean array that marks the classes whose probabilities are unknown; ``None`` selects all
+        classes.
 
     Examples
     --------
@@ -279,7 +279,7 @@ class Embedding(View):
     """The output of one of the network's modules, such as the token embeddings of a text.
 
     The unknown is a change added to that output. The gradients of parameters before the module are
-    released like all others, but their direct dependence on the tokens is not part of this view.
+    released too, but their direct dependence on the tokens is not part of this view.
 
     Parameters
     ----------
@@ -399,10 +399,11 @@ class TokenEmbeddings(Embedding):
 class ModelInput(View):
     """The model's main input.
 
-    It is the input that the model declares as its main input, if that is real-valued. Otherwise it
-    is the batch's first real-valued input (``pixel_values``, ``inputs_embeds``), or else the token
-    embeddings. An encoder–decoder model's token embeddings are those of the encoder. The first
-    batch determines the choice for all later batches.
+    This view selects the input that the model declares as its main input, if that is real-valued.
+    Otherwise it selects the batch's first real-valued input (``pixel_values``, ``inputs_embeds``;
+    not masks, labels, biases or weights) or, if there is none, the token embeddings. An
+    encoder–decoder model's token embeddings are those of the encoder. The first batch determines
+    the choice for all later batches.
     """
 
     mask = None
@@ -449,9 +450,9 @@ def view_of_input(net: nn.Module, x: Inputs) -> View:
     module = _embedding(net)
     if module is None:
         raise InputError(
-            f"seepage cannot tell which of the inputs {', '.join(map(str, x))} to measure; name it "
-            "with view=sp.nn.Input(key='name of an input') or view=sp.nn.Embedding('name of the "
-            "embedding module')."
+            f"seepage cannot tell which input to measure (inputs: {', '.join(map(str, x))}); "
+            "select one with view=sp.nn.Input(key='name of an input') or "
+            "view=sp.nn.Embedding('name of the embedding module')."
         )
     return TokenEmbeddings(module)
 
@@ -483,9 +484,10 @@ def _root_mean_square(values: Tensor, view: View) -> float:
     typical, largest = float(each.median()), float(each.max())
     if largest > 1e6 * typical > 0:
         raise InputError(
-            f"The numbers of record {int(each.argmax())} have the size {largest:.0e}, more than a "
-            f"million times that of a typical record ({typical:.0e}), so no step size suits both. "
-            "Leave the record out, or rescale the numbers."
+            f"The unknowns of record {int(each.argmax())} have a root mean square of "
+            f"{largest:.0e}, more than a million times the median over the records "
+            f"({typical:.0e}), so no step size suits all records. Leave the record out, or rescale "
+            "its unknowns."
         )
     return float(each.square().mean().sqrt()) or 1.0
 
@@ -581,10 +583,10 @@ def on_device(x: Any, device: torch.device) -> Any:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """Open a context without features that only save time or memory.
+    """Open a context in which the network runs without features that only save time or memory.
 
-    Reentrant checkpointing runs its part under ``torch.no_grad()`` and fails with
-    ``torch.autograd.grad``. It is replaced by the non-reentrant kind, which saves the same memory.
+    Reentrant checkpointing runs a part of the network under ``torch.no_grad()`` and fails with
+    ``torch.autograd.grad``. It is replaced by the non-reentrant kind, which saves as much memory.
     """
     with ExitStack() as stack:
         switch_off(stack, checkpointing, "CheckpointFunction", _NotReentrant)
@@ -612,7 +614,7 @@ class _NotReentrant:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Open a context that disables dropout and similar modules, and then restores their modes."""
+    """Open a context with the network in evaluation mode, and restore all modes afterwards."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:
@@ -631,7 +633,7 @@ def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
 
 
 def _unhook(stack: ExitStack, hooks: Any) -> None:
-    """Remove obstructing hooks until the exit stack closes, then restore all hooks in order."""
+    """Remove obstructing hooks until the exit stack closes; then restore the order of all hooks."""
     before = dict(hooks)
     for key, hook in before.items():
         if _obstructs(hook):

@@ -1,9 +1,9 @@
 """Amplification by subsampling: the factor κ by which hidden batches scale the information.
 
-One step releases ``Σ g̃ + N(0, s²)``. If the release has information ``I = J̃ᵀJ̃/s²`` about a
-record in the batch, and the batch is secret, the information in the step is at most ``κ q I``, with
-q the sampling rate. The accountant therefore counts ``κ I`` in the steps in which the record takes
-part. There are three factors, from the loosest to the tightest:
+One step releases ``Σ g̃ + N(0, s²)``. Let ``I = J̃ᵀJ̃/s²`` be the information of the release about
+a record in the batch. If the batch is secret, the step's information about the record is at most
+``κ q I``, with q the sampling rate. The accountant therefore counts ``κ I`` in the steps in which
+the record takes part. There are three factors, from the loosest to the tightest:
 
 * ``κ = 1`` (Guo et al. 2022, theorem 4, equation 2), for any batches chosen independently of the
   data.
@@ -13,7 +13,8 @@ part. There are three factors, from the loosest to the tightest:
 * :class:`MixtureFactor`, which needs no δ and uses the norm of the record's own gradient.
 
 Algorithm 1 of Guo et al. uses the second factor with another ε (:func:`paper_epsilon`), which need
-not bound the ratio of the densities. It is offered for comparison only, and results say so.
+not bound the ratio of the densities. The algorithm is offered for comparison only, and results
+state this.
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ def theorem4_factor(sample_rate: float, epsilon: float) -> float:
 def paper_epsilon(noise_multiplier: float, delta: float) -> float:
     """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε in algorithm 1 of Guo et al. 2022.
 
-    This classic formula for the Gaussian mechanism is proved only for ε ≤ 1 and does not bound the
-    ratio of densities that the theorem needs. The formula only reproduces the paper; for a valid
-    bound, use :func:`privacy_loss_quantile`.
+    This classic formula for the Gaussian mechanism is proved only for ε ≤ 1, and it does not bound
+    the ratio of densities, as theorem 4 requires. The formula only reproduces the paper; for a
+    valid bound, use :func:`privacy_loss_quantile`.
     """
     return 1.115 * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
 
@@ -175,9 +176,8 @@ class Amplification:
         self.budget = budget if self.method in ("theorem4", "algorithm1") else None
         if self.method in ("theorem4", "algorithm1") and budget is None:
             raise InputError(
-                f"amplification='{self.method}' requires delta, the probability that its factor "
-                "fails, because the default of 1/n is useless for a single record; give delta, for "
-                "instance 1e-5."
+                f"For a single record, amplification='{self.method}' requires delta, because the "
+                "default of 1/n is useless; give delta, for instance 1e-5."
             )
         self._mixture = MixtureFactor(sample_rate)
         self._warned = False

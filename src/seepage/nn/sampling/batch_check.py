@@ -72,7 +72,7 @@ class SamplerWarning(UserWarning):
 
 
 class SamplerCheck:
-    """Checks batch sizes and repetitions of records, except for the sampler ``other``.
+    """Checks the batches' sizes and how often they repeat records, unless the sampler is ``other``.
 
     Shuffled epochs repeat no record until the epoch ends, whereas independent draws soon repeat
     records. Poisson samples do not all have the same size, whereas batches of the sampler ``fixed``

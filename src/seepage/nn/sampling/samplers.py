@@ -57,9 +57,8 @@ class Sampler(ABC):
 class PoissonSampler(Sampler):
     """Draws every record into a batch independently, with a given probability.
 
-    Batches vary in size and may be empty. The probability is a declared ``sample_rate`` or
-    ``batch_size/records``. ``batch_size/records`` reveals the number of records to anyone who
-    learns the probability.
+    Batches vary in size and may be empty. The probability is either a declared ``sample_rate``, or
+    ``batch_size/records``; anyone who learns the latter can infer the number of records.
 
     Examples
     --------

@@ -118,7 +118,7 @@ class Attribution(ResultTable):
         return self._result(torch.stack(norms, 1).sqrt(), "cells", tuple(map(str, parts)))
 
     def patches(self, size: int | tuple[int, int]) -> Tensor:
-        """Return the norm over each patch of the images, ``(B, rows of patches, columns)``.
+        """Return the norm over each patch of the images, ``(B, patches down, patches across)``.
 
         The norm is over all channels. Patches at an edge may be smaller.
 
@@ -211,8 +211,8 @@ def entries_of(
     if isinstance(cuts, tuple) and cuts and all(isinstance(cut, slice) for cut in cuts):
         if len(cuts) > len(shape):
             raise InputError(
-                f"{name!r} slices {len(cuts)} axes, but records have fewer; give at most one slice "
-                "per axis."
+                f"{name!r} slices {len(cuts)} axes, but records of shape {shape} have only "
+                f"{len(shape)}; give at most one slice per axis."
             )
         try:
             mask[cuts] = True

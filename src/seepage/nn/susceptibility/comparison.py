@@ -87,7 +87,7 @@ class Comparison(ResultTable):
 
         The last correlation, ``"plis, jacsens by attribute"``, is computed over the attributes of
         each record and averaged over the records. A correlation is NaN if either measure is
-        constant; records for which it is NaN are left out of the average.
+        constant; the average leaves out records whose correlation is NaN.
         """
         correlations = {
             "plis, jacsens": rank_correlation(self.plis, np.asarray(self.jacsens)),
@@ -108,7 +108,7 @@ class Comparison(ResultTable):
         return correlations
 
     def columns(self) -> dict[str, Any]:
-        """Return columns of every record's JacSens (with standard error for ``‖J̃‖_F``) and FIL."""
+        """Return every record's JacSens (for ``‖J̃‖_F`` with standard error) and FIL as columns."""
         columns: dict[str, Any] = {
             "jacsens": np.asarray(self.jacsens),
             "jacsens_frobenius": np.asarray(self.jacsens_frobenius),

@@ -2,7 +2,7 @@
 
 The privacy losses of steps with independent noise can be added (``individual_loss``), and so can
 their gradients with respect to a record's attributes. Mueller et al. (2022) require full-batch
-gradients, because amplification by subsampling cannot be assigned to one record. This module
+gradients, because amplification by subsampling cannot be attributed to one record. This module
 therefore counts no amplification.
 """
 
@@ -41,12 +41,12 @@ from seepage.tables.source import build_frame
 
 
 class SampledBatchWarning(UserWarning):
-    """Warns that a step used only some records; PLIS does not account for subsampling."""
+    """Warns that a step used only some records; no amplification by subsampling is counted."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RunSusceptibility(Attribution):
-    """The PLIS of every record, summed over a run; norms are defined as for a single step.
+    """The PLIS of every record, summed over a run, with norms as for a single step.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class RunSusceptibility(Attribution):
 class PlisOverTraining:
     """Sums the privacy loss and PLIS of every record over the steps of a run.
 
-    Call :meth:`observe` with the records of every step before its update. Every step should use the
+    Call :meth:`observe` with the records of every step before the update. Every step should use the
     gradients of all records, because PLIS cannot be combined with amplification by subsampling
     (Mueller et al. 2022). A batch that leaves out records raises a warning and is counted without
     amplification.
@@ -212,7 +212,7 @@ class PlisOverTraining:
         for row, label in labels.items():  # its number, or its row, would be another record's
             if self.labels.get(row, label) != label:
                 raise InputError(
-                    f"Record {row} is labelled {label!r} in the index of x, but was "
+                    f"Record {row} is labelled {label!r} in the index of x, but was labelled "
                     f"{self.labels[row]!r} in an earlier step; give the record numbers of these "
                     "rows in index."
                 )
@@ -238,9 +238,9 @@ class PlisOverTraining:
         conditions = (*CONDITIONS, *conditions_of([self.randomness]))
         if sampled:
             conditions += (
-                f"Some steps left out records, {sampled} of {self.records} in all. These records "
-                "are charged only for the steps in which they took part, as if the attacker knew "
-                "these steps.",
+                f"Some steps left out records, {sampled} of {self.records} in all. Each of them is "
+                "charged only for the steps in which it took part, as if the attacker knew these "
+                "steps.",
             )
         index = None
         if self.labels:  # a record's number where no label came with it

@@ -1,4 +1,4 @@
-"""Computes each record's privacy loss and PLIS, the gradient of that loss by attribute.
+"""Computes each record's privacy loss and PLIS, its gradient with respect to the attributes.
 
 A step releases ``Σ_i g̃_i + N(0, s² I)``, where ``g̃_i`` is the clipped gradient of record i and
 ``s = σC``. The privacy loss of record i is ``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4).
@@ -52,7 +52,7 @@ class Susceptibility(Attribution):
     norms, losses
         The norm of every record's gradient before clipping, and the record's loss.
     pulls
-        The products ``Jᵀg`` of every record, before clipping, from which PLIS is computed.
+        ``Jᵀg`` of every record before clipping, with ``J = ∂g/∂z``, from which PLIS is computed.
     clip
         The clip that is applied to the gradients.
     comparison
@@ -120,8 +120,8 @@ def susceptibility(engine: Engine, x: Any, y: Tensor, noise: float | None) -> Su
     """Return PLIS from ``Jᵀg`` or, where derivatives cannot be used, from finite steps.
 
     ``‖g̃‖² = n²/φ²`` has the derivative ``2nρ/φ²`` with respect to ``n``, so
-    ``PLIS = (2/s²)(ρ/φ²) Jᵀg`` with ``ρ = 1 − nφ′/φ`` (see ``clipping``). Over steps of ``h``,
-    ``(PL(z + h e_j) − PL(z − h e_j))/2h`` takes its place for each unknown j.
+    ``PLIS = (2/s²)(ρ/φ²) Jᵀg`` with ``ρ = 1 − nφ′/φ`` (see ``clipping``). With steps of size
+    ``h``, the entry of PLIS for unknown j is ``(PL(z + h e_j) − PL(z − h e_j))/2h``.
     """
     clip, about = engine.clip, engine.view.describe()
     s = 1.0 if noise is None else noise
@@ -188,9 +188,9 @@ def plis(
         The batch, with records along the first axis. Tables may be data frames, whose column names
         are then used.
     noise_multiplier
-        The noise multiplier ``σ``. The noise on the sum has the standard deviation ``s = σC``, or
-        ``σ`` without clipping. ``None`` means no noise and gives the *gradient signal* ``‖g‖²``
-        (``s = 1``).
+        The noise multiplier ``σ``. The noise on the sum of the gradients has the standard deviation
+        ``s = σC``, or ``σ`` without clipping. Without noise (``None``), the *gradient signal*
+        ``‖g‖²`` is measured instead of the privacy loss (``s = 1``).
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
@@ -263,7 +263,7 @@ def _release(
         if not isinstance(chosen, NoClip):
             raise InputError(
                 "Clipping without noise is not private; give noise_multiplier too, or leave out "
-                "max_grad_norm to measure the gradient signal."
+                "max_grad_norm and clip to measure the gradient signal."
             )
         return None, chosen
     check_positive(noise_multiplier, "noise_multiplier")

@@ -9,10 +9,11 @@ released. There are two valid ways to charge this loss:
 * a Rényi budget charges the divergence of the sampled Gaussian to *every* record, drawn or not,
   at its own gradient norm, so all records' gradients are needed at every step.
 
-Charging the sampled divergence only to the records drawn would be wrong by a factor of about
-``1/q``, where q is the sampling rate. It would also be wrong to charge a record by its gradient
-norm at its last draw and to clip to that norm, because no release reveals when that draw was.
-Without sampling, the two budgets charge the same.
+Charging the sampled divergence only to the records drawn would understate the privacy loss by a
+factor of about ``1/q``, where q is the sampling rate. It would also be wrong to charge a record by
+its gradient norm at its last draw and to clip to that norm, because no release reveals when that
+draw was.
+Without sampling, both budgets charge the same loss, in different units.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class RecordBudgets:
     budget
         ``GaussianDP``, ``RenyiDP`` at one integer order, or ``DifferentialPrivacy``, each for
         adding or removing a record. ``DifferentialPrivacy`` is converted to a Gaussian budget if
-        every record is in every step. Otherwise, the budget is converted to a Rényi budget at the
-        order that allows the most steps if every gradient has the largest norm.
+        every record is in every step, and otherwise to a Rényi budget at the order that allows the
+        most steps if every gradient has the largest norm.
     records
         The number of records.
     sample_rate
@@ -79,7 +80,7 @@ class RecordBudgets:
         self.filter = PrivacyFilter(records, budget)
 
     def taking_part(self, drawn: Tensor, lengths: Lengths) -> Tensor:
-        """Charge the next step to the budgets, and return the drawn records that may take part."""
+        """Charge the next step to the records, and return the drawn records that may take part."""
         order = self.filter.order
         charged = drawn if order is None else torch.arange(len(self.filter.active))
         # Who has stopped needs no gradient any more. The released gradients come from another pass,
@@ -131,7 +132,7 @@ def checked_budget(budget: Any) -> Budget:
         orders = [order for order, _ in budget.points]
         if len(orders) != 1 or orders[0] not in ORDERS:
             raise InputError(
-                "A Rényi budget for private SGD must have exactly one order, one of "
+                "A Rényi budget for private SGD must have exactly one order, which must be one of "
                 f"{', '.join(map(str, ORDERS))}."
             )
     return budget

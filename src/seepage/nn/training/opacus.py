@@ -96,13 +96,13 @@ class SumCheck:
             return
         worst = max(apart, key=lambda name: apart[name])
         raise InputError(
-            "The optimiser does not release what the accountant measures: its clipped sum differs "
-            f"from the accountant's by {away / max(self._lengths, 1e-30):.2g} times the sum of the "
-            f"gradients' norms, {self._guess(sums, worst)}"
+            "The optimiser does not release what the accountant measures: the sums of clipped "
+            f"gradients differ by {away / max(self._lengths, 1e-30):.2g} times the sum of the "
+            f"clipped gradients' norms. {self._guess(sums, worst)}"
         )
 
     def _tolerance(self) -> float:
-        """Return the largest acceptable difference, relative to the sum of the gradients' norms.
+        """Return the largest acceptable difference, relative to the sum of clipped norms.
 
         Rounding errors are about 1e-6 in float32, and up to 1e-3 with TF32 or bfloat16 products.
         """
@@ -122,16 +122,17 @@ class SumCheck:
         )
         if math.isfinite(ratio) and rest <= self._tolerance() * abs(ratio) * self._lengths:
             return (
-                f"and is {ratio:.4g} times the accountant's in every entry. The training loop uses "
-                "another loss or another reduction. Pass attach() the criterion used in training, "
-                "or a function of output and target that returns each record's loss as weighted in "
-                "the loop."
+                f"The optimiser's sum is {ratio:.4g} times the accountant's in every entry: the "
+                "training loop uses another loss or another reduction. Pass attach() the criterion "
+                "used in training, or a function of output and target that returns each record's "
+                "loss as weighted in the loop."
             )
         return (
-            f"most in {worst!r}. Call observe() with the step's batch before the step, in the mode "
-            "(train or eval) used in training, and pass attach() the criterion used in training. "
-            "If you already do, Opacus differentiates this parameter's module differently; do not "
-            "rely on the measured leakage."
+            f"The difference is largest in {worst!r}. Call observe() with the step's batch before "
+            "the step, in the mode (train or eval) used in training, and pass attach() the "
+            "criterion used in training. "
+            "If you already do, Opacus and seepage differentiate this parameter's module "
+            "differently; do not rely on the measured leakage."
         )
 
 
@@ -146,7 +147,7 @@ class BatchMeanLoss:
     effect.
 
     The module is a ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``. ``loss`` returns
-    the sums ``w_i ℓ_i``, one per record, and ``factor`` is ``N/Σ_j w_j``.
+    ``w_i ℓ_i``, summed over the positions of each record, and ``factor`` is ``N/Σ_j w_j``.
     """
 
     def __init__(self, module: nn.CrossEntropyLoss | nn.NLLLoss) -> None:
@@ -250,8 +251,8 @@ class OpacusAccountant(FisherAccountant):
         if self._mean is not None and self._mean.take(y):
             raise InputError(
                 "The loss is a weighted mean over the batch, so a record's leakage depends on the "
-                "other records in the batch, and a survey cannot estimate its mean. Use "
-                "reduction='none' and the mean over records, in the loop and in attach()."
+                "other records in the batch, and a survey cannot estimate the mean over batches. "
+                "Use reduction='none' and the mean over records, in the loop and in attach()."
             )
         return super()._mean_over_batches(x, y, index)
 
@@ -272,10 +273,9 @@ class OpacusAccountant(FisherAccountant):
 
         Opacus's sampling rate, ``1/len(data_loader)``, and the batch size by which Opacus divides
         follow from the number of records. The number of records therefore counts as public, and by
-        default ε covers replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``.
-        Opacus's ε is computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given.
-        Opacus's ε covers replacing a record by one with zero gradient, not adding or removing a
-        record.
+        default ε is for replacing a record. For Opacus's own ε, use ``neighbours="zero-out"``. This
+        ε is computed by Opacus's own method unless ``"rdp"`` or ``"pld"`` is given, and it is for
+        replacing a record by one with zero gradient, not for adding or removing a record.
         """
         theirs = self._source.accountant()
         plain = method is None and group == 1 and neighbours == "zero-out"
@@ -318,7 +318,7 @@ class OpacusAccountant(FisherAccountant):
                 f"for a threshold of {now.noise_for:.6g}: in ghost mode optimizer.max_grad_norm "
                 "changes only the noise. This accountant uses both values, with a noise multiplier "
                 f"of {now.noise_multiplier:.6g}; Opacus's own ε uses {now.stated:.6g} and is "
-                "wrong. Also set max_grad_norm of the module that make_private() returned.",
+                "wrong. Also set max_grad_norm on the module that make_private() returned.",
                 ReleaseWarning,
                 stacklevel=3,
             )
@@ -521,8 +521,8 @@ def attach(
         The loader that ``make_private`` returned.
     noise_multiplier, max_grad_norm
         The arguments of ``make_private``, required if ``target`` is a ``PrivacyEngine``, which does
-        not store them. If ``target`` is an optimiser, leave them out; values other than its own
-        raise an error.
+        not store them. If ``target`` is an optimiser, leave them out; values that differ from the
+        optimiser's raise an error.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes`` and so on.
 

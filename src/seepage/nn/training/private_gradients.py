@@ -90,8 +90,8 @@ class PrivateGradients:
         key. The noise also depends on the sum to which it is added. No noise is therefore used
         twice if a run is resumed with other data or settings.
     key_folder
-        The folder in which :meth:`state_dict` stores that key. The key is needed to resume the run.
-        Keep its file secret, and delete it after the run.
+        The folder in which :meth:`state_dict` stores that key, which is needed to resume the run.
+        Keep the key file secret, and delete it after the run.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`.
 
@@ -225,8 +225,9 @@ class PrivateGradients:
     def loader(self, records: Any, collate: Collate = default_collate, **options: Any) -> Loader:
         """Return a loader for the batches of one epoch, which ``collate`` makes from records.
 
-        Iterate over the loader once per epoch. After :meth:`load_state_dict`, it continues with the
-        next step. Do not shard the loader: each process already reads its own part of every batch.
+        Iterate over the loader once per epoch. After :meth:`load_state_dict`, the loader continues
+        with the next step. Do not shard the loader: each process already reads its own part of
+        every batch.
 
         Parameters
         ----------
@@ -311,7 +312,7 @@ class PrivateGradients:
         Returns
         -------
         Step
-            The losses, norms and traces of the batch. These numbers are not private.
+            The losses, norms and traces of the batch. Keep them secret: no noise protects them.
         """
         if index is None:
             index = self._next_served()
@@ -329,7 +330,7 @@ class PrivateGradients:
             if step > self.steps:
                 raise InputError(
                     f"The batch of step {step} was given for step {self.steps}; call backward() "
-                    "for every batch of the loader, in its order."
+                    "for every batch of the loader, in order."
                 )
         raise InputError(
             "backward() was called for a batch that the loader did not draw. "
@@ -427,7 +428,7 @@ class PrivateGradients:
 class Loader:
     """One epoch of batches, from the next step on; made by :meth:`PrivateGradients.loader`.
 
-    It is not a torch ``DataLoader``, so that no library shards or shuffles it.
+    This class is not a torch ``DataLoader``, so that no library shards or shuffles it.
     """
 
     def __init__(
@@ -449,7 +450,7 @@ class Loader:
 
 
 def write_gradients(released: Mapping[str, nn.Parameter], gradient: Mapping[str, Tensor]) -> None:
-    """Set the ``.grad`` of every parameter; it is sharded like the parameter."""
+    """Set the ``.grad`` of every parameter, sharded like the parameter."""
     for name, parameter in released.items():
         parameter.grad = spread_like(parameter, gradient[name].to(parameter.dtype))
 

@@ -4,9 +4,9 @@ Training runs in one process or, under ``torchrun``, in several processes that s
 
 A step of the default optimiser is ``w ← w − ρ v`` with ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w``
 (Guo et al. 2022, section 6.1, plus momentum m and weight decay λ; ρ is the learning rate). Any
-other optimiser receives the gradient ``(Σ g̃ + N(0, (σC)²))/B``. Unless ``B`` is declared, the
-number of records counts as public, because an attacker who sees the noise of a step learns
-``σC/B``.
+other optimiser receives the gradient ``(Σ g̃ + N(0, (σC)²))/B``. Unless the divisor ``B`` is
+declared, the number of records counts as public, because an attacker who sees the noise of a step
+learns ``σC/B``.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class PrivateSGD:
     target_epsilon, target_delta
         A privacy budget (ε, δ) for the whole run, instead of ``noise_multiplier``. σ is then the
         smallest multiple of 0.001 for which ``accountant_.privacy()`` is within the budget. σ
-        depends only on the declared settings.
+        depends only on the declared settings and, with ``batch_size``, on ``n``.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of equal size. A batch that is too large for
         memory is processed in parts (``chunk_size``) but still counts as one batch.
@@ -239,10 +239,10 @@ class PrivateSGD:
         a file with the checkpoint's name plus ``.key``. This file is needed to resume the run. Keep
         it secret, and delete it after the run: anyone who knows the key can remove the noise.
     randomness
-        With ``"secure"``, noise and batches come from ChaCha20, and sums are rounded to a grid of
-        about 1/4096 of the noise's standard deviation. With ``"fast"``, noise comes from torch's
-        generator. Use ``"fast"`` only for experiments, because the generator may use as few as 32
-        bits of a seed; statements about the run mention this.
+        With ``"secure"``, noise and batches come from ChaCha20, and noisy sums are rounded to a
+        grid with steps of at most 1/4096 of the noise's standard deviation. With ``"fast"``, noise
+        comes from torch's generator. Use ``"fast"`` only for experiments, because the generator may
+        use as few as 32 bits of a seed; statements about the run mention this.
     budget
         The privacy budget of each record, for adding or removing that record:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
@@ -259,8 +259,8 @@ class PrivateSGD:
     checkpoint_every
         The number of steps between checkpoints.
     evaluate_every
-        The number of steps between evaluations of the accuracy; by default a twentieth of
-        ``steps``.
+        The number of steps between evaluations of the accuracy; by default a twentieth of all
+        steps.
     accounting
         Further arguments of :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes``,
         ``amplification``, ``clip_derivative``, ``method``, ``scale``, ``individual``, ``sketch``,
@@ -609,7 +609,7 @@ class PrivateSGD:
             bar.set_postfix(shown)
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings that must equal those in a checkpoint for a run to resume."""
+        """Return the settings that must equal those in a checkpoint, for the run to resume."""
         own = {name: plain_setting(getattr(self, name)) for name in _SETTINGS.split()}
         own |= self._update.settings() | {"loss": loss_name(self.loss)}
         own["budget"] = None if self.budget is None else repr(self.budget)
@@ -673,9 +673,7 @@ def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
         X = {key: torch.as_tensor(value) for key, value in X.items()}
         y = labels_of(X) if y is None else y
     elif y is None:
-        raise InputError(
-            f"{target}, the targets of {name}, is missing; give one target for each record."
-        )
+        raise InputError(f"{target} is missing; give one target for each record of {name}.")
     X, y = X if isinstance(X, Mapping) else torch.as_tensor(X), torch.as_tensor(y)
     count = batch_size(X)
     if any(len(value) != count for value in leaves(X)):
@@ -684,8 +682,8 @@ def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
         )
     if count != len(y):
         raise InputError(
-            f"{name} has {counted(count, 'record')}, but {target} has {len(y)}; give one target "
-            "for each record."
+            f"{name} has {counted(count, 'record')}, but {target} has {counted(len(y), 'target')}; "
+            "give one target for each record."
         )
     return X, y
 
@@ -709,7 +707,7 @@ def _taken(X: Inputs, y: Tensor, rows: Any, device: torch.device) -> tuple[Input
 
 
 def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
-    """Return a network's accuracy; classes are on the last axis of its output.
+    """Return a network's accuracy; classes are along the last axis of its output.
 
     Examples
     --------

@@ -1,6 +1,7 @@
 """``sp.dask_rows``: dask arrays and data frames as tables for fitting models and measuring leakage.
 
-Rows remain on the workers; only sums, and a view's per-record numbers, are sent to the client.
+Rows remain on the workers, except for risks of people or groups. Only sums, and a view's per-record
+numbers, are sent to the client.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ def dask_rows(
 class DaskRows(RowSource):
     """A Dask collection as a table read in chunks, made by :func:`dask_rows`.
 
-    Each query runs one task per partition, and the results are summed in a tree. Tasks depend only
-    on their partition, so if a worker is lost, another can recompute its results exactly.
+    Each query runs one task per partition; sums of the results are computed in a tree. Tasks depend
+    only on their partition, so if a worker is lost, another can recompute its results exactly.
     ``partitions`` returns the delayed partitions with any further requested columns. ``read``
     converts a partition to a chunk, given its number, its first row and the requested columns.
     """

@@ -1,8 +1,8 @@
 """Parquet files spread over the workers of a Dask cluster, which read, encode and measure them.
 
 Each worker processes some row groups of a file. Rows are in the order of the files, so the results
-equal those of a single machine that reads all files. Only sums, and a view's per-record numbers,
-are sent to the client.
+equal those of a single machine that reads all files. Only sums, a view's per-record numbers and,
+for risks of people or groups, rows are sent to the client.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SpreadFiles(ParquetFiles):
     def sum_pieces(
         self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
     ) -> Answer | None:
-        """Return the sum of the results over pieces of raw columns, or ``None`` if empty."""
+        """Return the sum of the results over pieces of raw columns, or ``None`` without rows."""
         parts = [(part, 0) for part in batches.parts()]
         if not parts:
             return None
@@ -149,7 +149,7 @@ def _rows(part: Batches) -> list[int]:
 
 
 def _threads(sharing: int) -> int:
-    """Return the number of threads per task when this many tasks share the cores."""
+    """Return the number of threads per task if ``sharing`` tasks share the cores."""
     return max(1, usable_cores() // sharing)
 
 

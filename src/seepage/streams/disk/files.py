@@ -1,4 +1,4 @@
-"""Reads Parquet files or a pyarrow data set as record batches, and splits them between machines.
+"""Reads Parquet files or a pyarrow data set as record batches, and divides them among machines.
 
 Files are read through small buffers, a few pages of each column at a time, so large row groups need
 no more memory than small ones.
@@ -63,7 +63,8 @@ class Batches(ABC):
 class ParquetFiles(Batches):
     """Parquet files with a common schema, in order.
 
-    ``root`` is the folder that contains the files, or ``None`` for a single file.
+    ``root`` is the folder that contains the files, or ``None`` for a single file or a list of
+    files.
     """
 
     _read = slice(None)  # the row groups of every file that are read

@@ -46,7 +46,8 @@ def parquet(
     """Open Parquet data of any size as a table read in chunks.
 
     :mod:`seepage.glm` estimators can be fitted on this table, and :func:`seepage.leakage` accepts
-    it. Only a few chunks are in memory at a time, and the results equal those for the whole table.
+    it. Only a few chunks are in memory at a time, and the results equal those for the whole table
+    in memory.
 
     Parameters
     ----------
