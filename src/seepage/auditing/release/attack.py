@@ -320,8 +320,8 @@ def run_release_attack(
         _check_same(procedure, raw, folder, listed)
     elif ledger is not None:
         raise InputError(
-            "--ledger names the ledger of the release in --folder; pass both options, or leave "
-            "--ledger out."
+            "--ledger names the ledger that lists a release; name that release with --folder, or "
+            "leave --ledger out."
         )
     with warnings.catch_warnings():
         # The release warned of records that its ledger cannot tell; every table here would again.

@@ -144,7 +144,7 @@ class AuditReport(Report):
         )
 
     def _listed(self, some: SomeRecords) -> list[dict[str, Any]]:
-        """Return records for a table, each with its leakage relative to the largest."""
+        """Return records for a table, each with its leakage as a fraction of the largest."""
         largest = self.audit.records.quantile("eta", 1) or 1.0
         eta, columns, label, _ = (some.numbers[name].tolist() for name in NUMBERS)
         shares = np.clip(np.asarray(eta) / largest, 0, 1).tolist()
@@ -326,7 +326,7 @@ def record_table(
 
 
 def pack(audit: Audit) -> dict[str, Any]:
-    """Return the most exposed records as JSON: per column, little-endian numbers in base64."""
+    """Return the most exposed records for the page's JSON: columns of numbers in base64."""
     kept = audit.records.at(np.sort(audit.records.most(EMBEDDED_ROWS).place))
     eta, features, label, exact = (kept.numbers[name] for name in NUMBERS)
     people, risks = audit.unit == ONE_PERSON, audit.risks
@@ -468,7 +468,7 @@ def _lines_below(report: AuditReport, most: int) -> Iterator[RenderableType]:
 
 
 def _risk_rows(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the risks of membership and attribute inference, and the usefulness of the model."""
+    """Yield membership and attribute inference, the leakage η, and the usefulness of the model."""
     risks, found, chance = audit.risks, audit.outsider, "50 %, chance"
     who = "a person" if audit.unit == ONE_PERSON else "a row"
     if risks is not None:

@@ -222,7 +222,7 @@ def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
 
 
 def _explain(audit: Audit) -> Iterator[str]:
-    """Yield the reasons for the verdict, as leakage η and minimum errors."""
+    """Yield the reasons for the verdict, as leakage η and least errors."""
     yield tell("limit", audit)
     yield tell("worst_record", audit)
     yield tell("label", audit)
