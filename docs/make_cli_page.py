@@ -24,8 +24,6 @@ _HEAD = """\
 | 3 | internal failure |
 
 ## Shared options
-
-Several commands accept these options:
 """
 
 

@@ -34,15 +34,15 @@ from seepage.support.memory_limit import least_memory, memory_limit, run_in_chil
 
 Check = Annotated[
     Path | None,
-    "Write a check (.json, with a .txt sheet) for the person who decides about the release.",
+    "Write a check (.json, with a .txt sheet) for whoever decides about the release.",
 ]
 Table = Annotated[Path, "Table file, in any format that `seepage audit` reads."]
 Json = Annotated[bool, "--json", "Print only the summary, as JSON."]
 Verbose = Annotated[bool, "Print all findings, not only one screen."]
 Ledger = Annotated[
     Path | None,
-    "Private ledger of releases (default: $SEEPAGE_LEDGER, then seepage-ledger.json in this or the "
-    "nearest parent folder).",
+    "Private ledger of releases (default: $SEEPAGE_LEDGER, then the nearest seepage-ledger.json in "
+    "this folder or its parents).",
 ]
 Folder = Annotated[
     Path | None, "Folder of data sets (default: $SEEPAGE_DATA, then the user cache)."
@@ -143,8 +143,8 @@ def _failed(error: Exception) -> str:
     """Report what failed and where, without other libraries' messages, which may quote the data."""
     if type(error).__module__.partition(".")[0] in ("distributed", "dask"):
         return (
-            f"The cluster was lost or failed ({type(error).__name__}); nothing was written. Check "
-            "the cluster's logs, or audit without a cluster."
+            f"The cluster was lost or failed ({type(error).__name__}). Check the cluster's logs, "
+            "or audit without a cluster."
         )
     ours = Path(__file__).parent
     places = [
@@ -152,8 +152,8 @@ def _failed(error: Exception) -> str:
     ]
     where = f" at {Path(places[-1].filename).name}:{places[-1].lineno}" if places else ""
     return (
-        f"seepage itself failed ({type(error).__name__}{where}); nothing was written. Please "
-        "report this as a bug, without the data."
+        f"seepage itself failed ({type(error).__name__}{where}). Please report this as a bug, "
+        "without the data."
     )
 
 
@@ -209,8 +209,8 @@ def audit(
     limits: Limits,
     model_kind: Annotated[
         str | None,
-        "Kind of model to audit by attack, without noise: forest, boosting, tree, svm, mlp or "
-        "neighbours.",
+        "Kind of model to fit and audit by attack, without noise: forest, boosting, tree, svm, mlp "
+        "or neighbours.",
     ] = None,
     out: Annotated[Path | None, "Report folder (default seepage-audit; none with --json)."] = None,
     check: Check = None,
@@ -247,7 +247,7 @@ def release(
     preset: Annotated[
         str,
         "Limits by audience: open, partners or internal (our defaults, not law). Other limits "
-        "override the preset's.",
+        "override them.",
     ] = DEFAULT,
     max_membership: Annotated[
         float | None,
@@ -255,12 +255,14 @@ def release(
     ] = None,
     max_guess_gain: Annotated[
         float | None,
-        "Limit: gain in attribute inference of a class or category (1: no limit).",
+        "Limit: how much the release raises the success rate of guessing a class or category (1: "
+        "no limit).",
     ] = None,
     max_guess_tpr: Annotated[
         float | None,
-        "Limit: true positive rate at 1 % false positives for any value of a class or category (1: "
-        "no limit). The limit is exceeded if a published figure rules out a value with certainty.",
+        "Limit: true positive rate of attribute inference, at a 1 % false positive rate, for any "
+        "class or level of a category (1: no limit). It is exceeded if a published figure rules "
+        "out a value.",
     ] = None,
     out: Annotated[Path, "Folder to publish: the model and its card, nothing else."] = Path(
         "seepage-release"
@@ -309,9 +311,9 @@ def attack(
 ) -> None:
     """Report what a fine-tuned language model reveals about its training records and secrets.
 
-    The report gives the probability that sampling emits each secret of the training text. With
-    --held-out, it also lists the training records that membership inference recognises; --compare
-    measures remedies. An attack cannot rule out stronger attacks.
+    The report gives the probability that sampling emits each secret. With --held-out, it also lists
+    the training records that membership inference recognises; --compare measures remedies. An
+    attack cannot rule out stronger attacks.
     """
     from seepage.auditing.language_model.command import run_extraction
 
@@ -330,7 +332,7 @@ def attack_release(
         Path | None,
         "--folder",
         "Release of this table, made with these options, whose ledger entry is checked (default: "
-        "the entry of a new release).",
+        "a new release).",
     ] = None,
     ledger: Ledger = None,
 ) -> None:
@@ -387,7 +389,7 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the limits on any attack, given ε and δ or the settings of a private SGD run."""
+    """Print limits on the success of any attack, given ε and δ or the settings of private SGD."""
     from seepage.auditing.explaining.command import run_explanation
 
     run_explanation(question, picture=picture, as_json=as_json)
@@ -401,8 +403,8 @@ def layers(
 ) -> None:
     """Report what recorded updates of federated learning reveal about a property of clients.
 
-    The report names the layer that reveals the property, the first round in which it does, and the
-    clients whose updates lie furthest from the others'.
+    The report names the layer that reveals the property, the first such round, and the clients with
+    outlying updates.
     """
     from seepage.auditing.rounds.command import run_layers
 
@@ -458,7 +460,7 @@ def list_data(folder: Folder = None) -> None:
         if not entry.bundled:
             size, here = f"{entry.size / 1e6:.1f} MB", "yes" if find(entry, folder) else "no"
         rows.append((entry.name, size, here, entry.licence, entry.title, entry.source))
-    heads = ("NAME", "SIZE", "HERE", "LICENCE", "WHAT IT IS", "SOURCE")
+    heads = ("NAME", "SIZE", "HERE", "LICENCE", "TITLE", "SOURCE")
     typer.echo(text_table(rows, heads))
 
 
@@ -467,7 +469,7 @@ def where(
     name: Annotated[str | None, "ARGUMENT", "Name of a data set (default: all)."] = None,
     folder: Folder = None,
 ) -> None:
-    """Print the folders that are searched, and the location of each data set."""
+    """Print the searched folders and the location of each data set."""
     from seepage.data.obtain import find, searched_folders
     from seepage.data.registry import DATA_SETS, data_set
 
@@ -506,7 +508,10 @@ def show(
     target_eta: Annotated[float, "Largest η of a record over all entries."] = (
         ReleaseQuestion.target_eta
     ),
-    people: Annotated[Path | None, "Private Parquet file for each row's numbers."] = None,
+    people: Annotated[
+        Path | None,
+        "Private Parquet file to write, with each row's privacy losses and remaining η.",
+    ] = None,
     ledger: Ledger = None,
     as_json: Json = False,
 ) -> None:
@@ -521,7 +526,7 @@ def show(
 @_command(ledger_app)
 def void(
     entry: Annotated[int, "ARGUMENT", "Number of the ledger entry."],
-    reason: Annotated[str, "--reason", "Reason why the release was never published."],
+    reason: Annotated[str, "--reason", "Why the release was never published."],
     ledger: Ledger = None,
 ) -> None:
     """Void an entry because its release was never published."""

@@ -59,9 +59,10 @@ class InaccurateWarning(UserWarning):
 
 
 def nearest(name: object, candidates: Iterable[object]) -> str:
-    """Return `` (did you mean 'x'?)`` for the closest of the candidates, or nothing.
+    """Return `` (did you mean 'x'?)`` for the candidate closest to ``name``, or an empty text.
 
-    Of several equally close candidates, the one with the longest common substring is suggested.
+    Of several equally close candidates, the one that shares the longest substring with ``name`` is
+    suggested.
     """
     given = str(name)
     close = difflib.get_close_matches(given, [str(c) for c in candidates], n=3, cutoff=0.6)
@@ -101,7 +102,7 @@ def accepts_other_names(call: Call) -> Call:
 
 
 def check_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
-    """Raise an error that suggests the closest option if a call has an unknown option."""
+    """Raise an error if a call has an unknown option, and suggest the closest known one."""
     names = tuple(known)
     for name in given:
         if name not in names:

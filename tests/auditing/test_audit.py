@@ -269,7 +269,7 @@ def test_values_are_carried_only_when_asked_for():
     ("options", "complaint"),
     [
         ({"model": "poisson"}, "one of two classes"),
-        ({"model": "forest"}, "There is no model 'forest'"),
+        ({"model": "forest"}, "There is no model family 'forest'"),
         ({"sigma": -1.0}, "sigma must be"),
         ({"target_eta": 0.0}, "target_eta must be"),
         ({"sensitive": ["agee"]}, "did you mean 'age'"),
@@ -341,7 +341,7 @@ def test_stages_are_told_as_they_begin():
         "leakage of every record",
         "privacy and utility",
         "repeated splits",
-        "bounds on the most exposed record",
+        "bounds on one exposed record",
         "which rows were in the data, and guesses",
         "remedy: regularisation and noise",
         "remedy: reweighting",

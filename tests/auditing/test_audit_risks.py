@@ -74,7 +74,7 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     answers = {answer.question: answer.text for answer in judge(audit).answers}
     assert list(answers) == [
         "Is any row at risk?",
-        "Which one?",
+        "Which row is most at risk?",
         "How often would an attacker be right, with and without this release?",
         "What would help?",
         "What does protection cost?",

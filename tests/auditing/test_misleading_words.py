@@ -86,7 +86,8 @@ def test_no_sentence_of_the_page_breaks_off(run) -> None:
     for folder in ("audit", "seepage-audit"):
         page = Path(folder, "report.html").read_text("utf-8")
         assert not re.findall(r".{0,60}…", re.sub(r"(?s)<script.*?</script>", "", page))
-    assert "in advance with --sigma does not depend" in Path("audit/report.html").read_text("utf-8")
+    page = Path("audit/report.html").read_text("utf-8")
+    assert "in advance (--sigma; noise= in Python) does not depend" in page
 
 
 def test_one_limit_is_the_limit(run) -> None:

@@ -221,7 +221,7 @@ def test_a_release_worse_than_a_constant_prediction_is_not_green(run) -> None:
     assert verdict["label"] == "Within the limits, but worse than a constant"
     assert summary["release"]["constant_error"] == summary["curve"]["trivial_error"]
     error = 100 * summary["release"]["test_error"]
-    said = f"Error rate {error:.1f} %, worse than a constant's {100 * constant:.1f} %."
+    said = f"Error rate {error:.1f} %, worse than a constant prediction's {100 * constant:.1f} %."
     assert said in verdict["headline"]
     assert said in " ".join(result.stdout.split())
 
@@ -232,7 +232,7 @@ def test_an_audit_and_a_calibration_say_that_the_noise_leaves_nothing(run) -> No
     assert (result.exit_code, verdict["tone"]) == (0, "caution")
     assert verdict["label"] == "Within the default limits, but worse than a constant"
     found = run("calibrate", "births.parquet", "--target", "low", "--target-eta", "1").stdout
-    assert "worse than a constant's" in found
+    assert "worse than a constant prediction's" in found
 
 
 def test_a_model_that_never_was_useful_keeps_no_advantage(diabetes: Audit) -> None:
@@ -245,7 +245,7 @@ def test_a_model_that_never_was_useful_keeps_no_advantage(diabetes: Audit) -> No
     assert judge(lucky).tone == "caution"
     assert judge(replace(lucky, curve=diabetes.curve)).tone == "good"
     noisy = replace(diabetes, sigma=50.0)
-    assert "error 180, worse than a constant's 77.2" in verdict.warn_of_constant(noisy)
+    assert "error 180, worse than a constant prediction's 77.2" in verdict.warn_of_constant(noisy)
 
 
 def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes: Audit) -> None:

@@ -1,10 +1,9 @@
 """The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
-The same steps apply to a table in memory and to a table read in chunks. Some stages need refits:
-the penalty and weight remedies, and the bounds on attacks against the most exposed record. They run
-only for tables in memory; the report states when they were left out. The risks are success rates of
-membership and attribute inference. Attribute inference is judged by its gain over the best guess
-without the release.
+The same steps apply to a table in memory and to a table read in chunks. Some stages run only for
+tables in memory: the remedies that refit the model, and the table of bounds for one exposed record.
+The report states when they were left out. The risks are success rates of membership and attribute
+inference. Attribute inference is judged by its gain over the best guess without the release.
 """
 
 from __future__ import annotations
@@ -107,9 +106,9 @@ Tell = Callable[[str], object]
 class Anew:
     """The whole procedure, which can be rerun without some of the records."""
 
-    released: Callable[[np.ndarray], np.ndarray]  # what it releases from those at some positions
-    kept: tuple[str, ...] = (PENALTY,)  # what it holds fixed nevertheless
-    fits: int = 1  # how many models a run fits
+    released: Callable[[np.ndarray], np.ndarray]  # the numbers released from records at positions
+    kept: tuple[str, ...] = (PENALTY,)  # the quantities that stay fixed
+    fits: int = 1  # the number of models that one run fits
 
 
 # From how far the release moves without some records or people, at σ = 1, and their places
@@ -120,14 +119,14 @@ Moves = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 class Effort:
     """The optional stages of an audit, which run after the measures and the curve."""
 
-    # Whether models are refitted several times without some records: over repeated splits, to
-    # see how useful the noisy model is, and without each of the most exposed records, for σ
+    # Whether models are refitted without some records: on repeated splits, to measure the
+    # usefulness of the noisy model, and without each of the most exposed records, to check σ
     refits: bool = True
-    risks: bool = True  # whether to compute membership and guesses
-    # Which :data:`~seepage.auditing.remedies.KINDS` of remedies to try; ``None`` for all, each
-    # within its budget
+    risks: bool = True  # whether to compute membership and attribute inference
+    # The :data:`~seepage.auditing.remedies.KINDS` of remedies to try; ``None`` for all, each within
+    # its budget
     remedies: tuple[str, ...] | None = None
-    quick: bool = False  # whether somebody asked for less than everything, and is told what is not
+    quick: bool = False  # whether a quick audit was requested, whose report lists what is missing
 
     @property
     def stages(self) -> int:
@@ -138,9 +137,9 @@ class Effort:
     def words(self) -> str:
         """Return a sentence about the stages that a quick audit omits."""
         return (
-            "This quick audit fitted the model once, so it has no repeated splits"
-            + (", no remedies" if self.remedies == () else "")
-            + " and no bounds that average over other records."
+            "This quick audit used one train/test split"
+            + (", tried no remedies" if self.remedies == () else "")
+            + " and computed no table of bounds for one exposed record."
         )
 
 
@@ -173,11 +172,12 @@ def audit_table(
     """Audit the release of a linear model fitted on an encoded table, in memory or in chunks.
 
     By default the kind of model follows from the target (see :func:`choose_model`), and the penalty
-    λ is 0.001 (0.01 if the classes can be separated without error). The noise is the smallest with
-    which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that target and
-    at the ``limits`` on risks. ``attacker`` is an attacker who knows only some of the other
-    records. The success rate of this attacker is estimated for this noise or, if neither ``sigma``
-    nor ``target_eta`` is given, for a release without noise.
+    λ is 0.001 (0.01 if the classes can be separated without error). Without ``sigma``, the noise is
+    the smallest on a coarse grid with which no record leaks more than ``target_eta`` (1 by
+    default). Remedies aim at that target and at the ``limits`` on risks. ``attacker`` is an
+    attacker who knows only some of the other records. The success rate of this attacker is
+    estimated for this noise or, if neither ``sigma`` nor ``target_eta`` is given, for a release
+    without noise.
 
     ``sensitive`` names columns (the target may be one) for which the error on every record is
     reported; by default those of ``table``. ``fitted`` is a fitted model of :mod:`seepage.glm` to
@@ -232,7 +232,10 @@ def _values(trained: TrainedModel) -> dict[str, list[str]]:
 def _fitted_anew(
     trained: TrainedModel, encode_anew: Callable[[np.ndarray], EncodedTable], kept: np.ndarray
 ) -> np.ndarray:
-    """Return the release fitted on the remaining records with nλ unchanged; empty if impossible."""
+    """Return the numbers released from the records at positions ``kept``; empty if there is no fit.
+
+    nλ, the number of records times the penalty, does not change.
+    """
     settings, rows = trained.settings, len(trained.source)
     try:
         source = encode_anew(kept).source
@@ -260,7 +263,9 @@ def audit_model(
     moves: Moves | None = None,
     tell: Tell | None = None,
 ) -> Audit:
-    """Measure a fitted model and return the findings; :func:`audit_table` lists parameters.
+    """Measure a fitted model and return the findings.
+
+    :func:`audit_table` describes the parameters that both functions have.
 
     With ``anew``, which reruns the whole procedure, membership is inferred from that procedure.
     ``beside`` is the (ε, δ) of all figures published with the noisy numbers, for the removal of a
@@ -288,7 +293,8 @@ def audit_model(
     curve = draw_curve(trial, noise, calibrated, found.records.quantile("eta", 0.5), worst)
     if np.isnan(found.records.quantile("exact_error", 1)):
         steps.append(
-            "The exact bound per record was left out because its computation would take too long."
+            "The exact Cramér–Rao bound on each record was left out because its computation would "
+            "take too long."
         )
     if effort.quick:
         steps.append(effort.words())
@@ -301,7 +307,7 @@ def audit_model(
     if effort.refits:
         if sigma is None:
             disclosures = find_other_noise(trained, noise, target)
-        say("bounds on the most exposed record")
+        say("bounds on one exposed record")
         bounds = _find_guarantees(trained, noise)
         if trained.owner is not None:
             steps.append(
@@ -355,7 +361,8 @@ def audit_model(
         told = (*risks.assumptions, *held_sentences(chosen))
         risks = replace(risks, held=joined(chosen, risks.held), assumptions=told)
     if risks is not None and anew is not None:
-        unchanged = "the noise and nλ" if PENALTY in anew.kept else "the noise"
+        product = "nλ (number of records times penalty)"
+        unchanged = f"the noise and {product}" if PENALTY in anew.kept else "the noise"
         steps.append(
             "For membership inference, "
             "the preparation and the model were refitted without each of the "
@@ -366,7 +373,7 @@ def audit_model(
     def risks_of(
         other: TrainedModel, sigma: float, shape: Gaussian | None = None
     ) -> RiskFinding | None:
-        """Return upper limits on the risks of a remedy, from few refits, or ``None`` if unknown."""
+        """Return upper bounds on the risks of a remedy, from few refits, or ``None`` if unknown."""
         exposed = found.records.with_noise(sigma)
         ask = partial(find_risks, other, sigma, exposed, attributes, None, found.rows)
         try:
@@ -480,7 +487,7 @@ def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None
 def _choose_noise(
     worst: float, sigma: float | None, target_eta: float | None
 ) -> tuple[float, float, float]:
-    """Return the target, the coarse-grid noise that meets it, and the noise to report.
+    """Return the target, the smallest coarse-grid noise that meets it, and the noise to report.
 
     ``worst`` is the largest leakage at σ = 1.
     """
@@ -559,10 +566,10 @@ def find_risks(
     ``records`` stores the leakage of every record or person; if not all can be examined, only the
     most exposed are. If the risks cannot be computed, an error gives the reason. ``rows`` stores
     the leakage of single records, for guesses of values that differ within a person. With ``anew``,
-    membership risks are those of the whole procedure, which is rerun without each record in turn.
-    The risks are also computed for the other ``noises``. ``effort`` is the fraction of the work
-    allowed for refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts distances at
-    fixed nλ into distances of a procedure that fixes λ.
+    membership risks are those of the whole procedure, which is rerun without each examined record
+    in turn. The risks are also computed for the other ``noises``. ``effort`` is the fraction of the
+    usual work allowed for refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts
+    distances at fixed nλ into distances of a procedure that fixes λ.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -747,7 +754,7 @@ class _LargestGains:
 def _guessable(
     trained: TrainedModel, known: Sequence[str]
 ) -> Iterator[tuple[str, list[int] | None]]:
-    """Yield the classes (``None``) and the categories that are guessed, with their features."""
+    """Yield the columns to guess, with their features: classes (``None``) and categories."""
     if trained.held and trained.settings.classifies:
         yield trained.table.target, None
     if trained.held and trained.basis() is None:
@@ -769,7 +776,7 @@ def beside_figures(
     guess_epsilon: float | None = None,
     guess_delta: float | None = None,
 ) -> RiskFinding:
-    """Return the risks of a release that also publishes figures, (ε, δ)-private in total.
+    """Return the risks of a release with other figures, (ε, δ)-differentially private in total.
 
     ``guess_epsilon`` and ``guess_delta``, if given, replace ε and δ for attribute inference.
     """
@@ -860,7 +867,7 @@ def _most_gained(guess: Guess) -> int:
 def _finding(
     name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
 ) -> GuessFinding:
-    """Return the reported numbers of a guess: for the record that it gains most on, and medians."""
+    """Return the reported numbers of a guess: for the record with the largest gain, and medians."""
     right, mu = np.asarray(guess.right), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
     row, tpr_row = (int(records.row[k if asked is None else asked[k]]) for k in (worst, easiest))

@@ -58,10 +58,10 @@ def answer(
     limits: Limits | None = None,
     client: Any = None,
 ) -> Audit:
-    """Read and encode the table, fit the model and audit it, on the client's cluster if given.
+    """Read and encode the table, fit the model and audit it.
 
-    For data read in chunks or by a cluster, some per-record numbers are computed only when a report
-    needs them.
+    With ``client``, a cluster does the work. For data read in chunks or by a cluster, some
+    per-record numbers are computed only when a report needs them.
     """
     if question.refit not in (None, "pipeline"):
         raise InputError(
@@ -69,8 +69,8 @@ def answer(
         )
     if question.refit is not None and question.model_file is not None:
         raise InputError(
-            "--refit pipeline refits the model without each record in turn, but a model from a "
-            "file cannot be refitted; use sp.audit(pipeline, X, y, refit='pipeline') instead."
+            "--refit pipeline refits the model without single records, but a model from a file "
+            "cannot be refitted; use sp.audit(pipeline, X, y, refit='pipeline') instead."
         )
     attacker = None if question.attacker is None else attacker_of(question.attacker)
     with progress(1 + effort.stages + (attacker is not None)) as tell:
@@ -106,7 +106,10 @@ def answer(
 
 
 def _read(question: Question, client: Any) -> tuple[Any, EncodedTable]:
-    """Read the model, if a file gives one, and the table; keep the table only on request."""
+    """Return the model from a file, if one is named, and the encoded table.
+
+    The raw values are kept only on request.
+    """
     fitted = None
     if question.model_file is not None:
         from seepage.auditing.intake.model_file import load_model
@@ -178,7 +181,7 @@ def _anew(question: Question, encoded: EncodedTable, kept: np.ndarray) -> Encode
 
 
 def planned(question: Asked) -> Asked:
-    """Return the options completed by the plan; raise an error if no target is named."""
+    """Return the question completed by its plan; raise an error if no target is named."""
     if question.plan is not None:
         plan = PlanFile.read(question.plan)
         target = question.target or plan.target or ""
@@ -188,7 +191,7 @@ def planned(question: Asked) -> Asked:
         if not own.issuperset(named):
             raise InputError(
                 "A release accepts no sensitive columns or groups; remove them from the plan, and "
-                "check them with `seepage audit` first."
+                "examine those columns with `seepage audit`."
             )
         changes: dict[str, Any] = {
             "target": target,
@@ -208,7 +211,11 @@ def planned(question: Asked) -> Asked:
 
 
 def open_table(question: Question, client: Any = None) -> TableToAudit:
-    """Return the table: in memory, or in chunks if it is a folder or a large Parquet file."""
+    """Return the table, in memory or in chunks.
+
+    A folder, a large Parquet file and data on a cluster are read in chunks, unless rows of a person
+    count together.
+    """
     batches = _batches(question.table, client)
     opened: TableToAudit | None = None
     if batches is not None:
@@ -231,7 +238,10 @@ def open_table(question: Question, client: Any = None) -> TableToAudit:
 
 
 def _batches(path: Path, client: Any) -> Batches | None:
-    """Return the table as data read in chunks if it is a folder or too large for memory."""
+    """Return a table to be read in chunks: a folder, a large Parquet file, or data on a cluster.
+
+    For any other table, return ``None``.
+    """
     if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
         if client is not None:
             raise InputError(
@@ -357,7 +367,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)
     said = [say_error(audit, known) for known in errors]
     typer.echo(
-        f"On held-out records the {curve.error_name} is {said[0]} with this noise, {said[1]} "
+        f"On held-out records, the {curve.error_name} is {said[0]} with this noise, {said[1]} "
         f"without noise, and {said[2]} for a constant prediction."
     )
     if worse := warn_of_constant(audit):

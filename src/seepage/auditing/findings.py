@@ -54,17 +54,17 @@ class AttributeFinding:
     # The least standard error of any unbiased attack on this attribute of a single record, in the
     # column's own units (for a category: on its one-hot code, where 1 is a whole level)
     smallest_error: float
-    easiest_row: int  # the record for which it is smallest
-    median_error: float  # the median of that error over the records
+    easiest_row: int  # the record for which this error is smallest
+    median_error: float  # the median of the least error over the records
     spread: float  # the standard deviation of the column, in its own units
     sensitive: bool = False  # whether the caller declared it sensitive
-    # What the release adds to the best guess of a category, as a probability; ``None`` for numbers
+    # How much the release raises the success rate of the best guess; ``None`` for numbers
     gain: float | None = None
-    # The largest true positive rate, at 1 % and at 0.1 % false positives, of telling one of its
-    # levels from another; ``None`` for numbers
+    # The largest true positive rate of distinguishing two of its levels, at false positive rates of
+    # 1 % and 0.1 %; ``None`` for numbers
     tpr: float | None = None
     tpr_strict: float | None = None
-    # What the errors are about: a person's one value, the same in all of their rows, or one row's
+    # Whether the errors are about a value that is the same in all rows of a person, or about a row
     unit: str = ONE_ROW
 
 
@@ -124,24 +124,25 @@ class UsefulnessFinding:
 
 @dataclass(frozen=True)
 class TradeoffCurve:
-    """The privacy–utility curve: test error and leakage at each noise scale."""
+    """The privacy–utility curve: held-out error and leakage at each noise scale."""
 
     # One entry per noise scale; ``error`` is the mean over several draws of the noise
     sigma: np.ndarray
     error: np.ndarray
     median_eta: np.ndarray
     worst_eta: np.ndarray
-    # What the error is, in words (``"error rate"``, ``"root mean squared error"``)
+    # The name of the error (``"error rate"``, ``"root mean squared error"``)
     error_name: str
     # The error without noise, and that of predicting the mean or the most frequent class
     noiseless_error: float
     trivial_error: float
-    # The penalty of the model it was drawn with, another than the audited one's where that is not
-    # determined on a part of the records; and whether this model was fitted without those tried
+    # The penalty of the tested model, which is larger than the audited model's if the training
+    # records of a split determine no model; and whether the model was fitted without the test
+    # records
     l2: float | None = None
     held_out: bool = True
-    # How each noisy model compares with a constant prediction, one for each scale; nothing where
-    # that is not known
+    # How each noisy model compares with a constant prediction, one entry per scale; empty if
+    # unknown
     usefulness: tuple[UsefulnessFinding, ...] = ()
 
     def usefulness_at(self, sigma: float) -> UsefulnessFinding | None:
@@ -162,9 +163,9 @@ class NoiseVote:
     sigma: float
     blocks: int
     epsilon: float
-    probability: float  # that a draw is enough
-    # The largest probability, over everybody, that σ shows whether they are in the table: that it
-    # is not enough with them, or without
+    probability: float  # the probability that one draw is large enough
+    # The largest probability, over all records or people, that σ alone reveals membership, because
+    # it is too small for the table with or without them
     delta: float = 0.0
 
 
@@ -175,8 +176,8 @@ class NoiseChoice:
     # ``given`` to an audit, calibrated to a ``target`` or, without one, to η = 1 (``default``);
     # for a release ``declared`` beforehand, drawn by a ``vote``, or the ``least`` that is enough
     how: str
-    # For a release, the least σ of its grid with which no record leaks more than it may, whether
-    # earlier releases count in that, and the vote
+    # For a release: the smallest σ of its grid with which no record leaks more than allowed,
+    # whether this includes earlier releases, and the vote
     least: float | None = None
     with_earlier: bool = False
     vote: NoiseVote | None = None
@@ -190,8 +191,8 @@ RELEASED_OR_NOT = "whether anything can be released"
 class Disclosure:
     """A change to one record that alters a published figure; only the data owner may see it."""
 
-    row: int  # the record in the table
-    change: str  # what was done to it, in words
+    row: int  # the row number of the record in the table
+    change: str  # the change to the record, in words
     figures: tuple[str, ...]  # the names of the figures that would change
 
 
@@ -201,7 +202,7 @@ class DisclosureCheck:
 
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
-    everything: bool = False  # whether all figures of a release were looked at, or σ alone
+    everything: bool = False  # whether all figures of a release were checked, or σ and classes only
     unit: str = ONE_ROW  # whether single rows were changed, or all rows of a person
 
     def rows(self, figure: str | None = None) -> tuple[int, ...]:
@@ -214,24 +215,24 @@ class DisclosureCheck:
 class LedgerFinding:
     """Privacy losses recorded in the ledger for the records of this release."""
 
-    releases: int  # how many there were
-    known: int  # records that were in one of them
+    releases: int  # the number of earlier releases
+    known: int  # the number of records that were in one of them
     spent: float  # the largest η of a record over the earlier releases together
-    eta: float  # the same with this release
-    doubts: tuple[str, ...] = ()  # what the owner must know about how records were recognised
+    eta: float  # the largest η of a record over these and this release
+    doubts: tuple[str, ...] = ()  # warnings about the recognition of records
     unit: str = ONE_ROW  # whether the numbers are about rows or people
-    # Over all of them with this release: how often membership inference succeeds at most, and of
-    # whom; the largest sums of ε and δ; and the level of the central interval that a 95 % credible
-    # one keeps for whoever has δ = 0, ``None`` where nothing is promised about that
+    # Over the earlier releases and this one: the largest success rate of membership inference, and
+    # the record with this rate; the largest sums of ε and δ; and the level of the central credible
+    # interval that a 95 % credible interval contains for records with δ = 0, ``None`` if unknown
     membership: float = 0.5
     row: int = 0
-    certain: int = 0  # of how many nothing hides the membership, or nobody knows what does
+    certain: int = 0  # the number of records whose membership has no (known) protection
     epsilon: float = 0.0
     delta: float = 0.0
     interval: float | None = None
-    enough: float | None = None  # the σ with which that membership is within its limit, if any is
-    # What all of them add to a guess of a class or category at most, of which column, and how often
-    # a value is recognised at 1 % false positives; ``None`` where there is nothing to guess
+    enough: float | None = None  # a σ with which membership inference meets its limit, if any does
+    # Over the same releases: the largest gain of a guess of a class or category, its column, and
+    # the largest true positive rate at a 1 % false positive rate; ``None`` if nothing is guessed
     gain: float | None = None
     guessed: str = ""
     tpr: float | None = None
@@ -260,36 +261,36 @@ REMEDY_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """Stores a remedy for the most exposed record, with its settings, protection and cost.
+    """A remedy for the most exposed records, with its settings, protection and cost.
 
     Quantities that were not measured are ``None``.
     """
 
     kind: RemedyKind
-    # What it takes: the noise (of shaped noise, times the unit of its shape), the penalty, the
-    # rounds of reweighting, and the public records that the shape comes from
+    # The settings: the noise (for shaped noise, the factor of the shape), the penalty, the rounds
+    # of reweighting, and the number of public records that determine the shape
     sigma: float | None = None
     l2: float | None = None
     rounds: int | None = None
     public: int | None = None
-    # The protection it reaches: the leakage of the most exposed record, how often membership
-    # inference then succeeds, what a guess of a class or category then gains, and how often one is
-    # then recognised at 1 % false positives, as far as these were measured: upper limits, all
+    # The protection, in upper bounds: the leakage of the most exposed record, the success rate of
+    # membership inference, the gain of a guess of a class or category, and the true positive rate
+    # of attribute inference at a 1 % false positive rate
     eta: float | None = None
     membership: float | None = None
     gain: float | None = None
     tpr: float | None = None
-    # Whether they are within what was asked, all of them that were measured for the release itself
+    # Whether all of these that were measured for the release itself meet the target
     reaches_target: bool = False
-    # What it costs: the error on held-out records, that of a constant prediction, and how the two
+    # The cost: the error on held-out records, that of a constant prediction, and how the two
     # compare
     error: float | None = None
     constant: float | None = None
     usefulness: UsefulnessFinding | None = None
     # Why it does not help or was not tried: ``no penalty`` is enough, there is ``no gain`` over
-    # more noise, it would be ``slow``, the table is too ``large``, what it leaks is ``unknown``, it
-    # is about single ``rows`` and not about people, or the fit ``failed``, with the ``problem`` in
-    # words
+    # more noise, it would be ``slow``, the table is too ``large``, its leakage is ``unknown``, it
+    # applies only to single ``rows`` and not to people, or the fit ``failed``, with the ``problem``
+    # in words
     reason: str | None = None
     problem: str | None = None
 
@@ -312,8 +313,8 @@ class Remedy:
     def rank(self) -> tuple[bool, bool, bool, float]:
         """The remedy's sort key: remedies that reach the target come first, ordered by error.
 
-        Remedies that miss the target or were not measured follow, then remedies not tried or
-        without effect. Remedies whose model is no better than a constant prediction come last.
+        Remedies that miss the target follow, then remedies that were not tried or do not help.
+        Remedies whose model is no better than a constant prediction come last.
         """
         unknown = self.error is None or self.reason is not None
         return self.no_better, unknown, not self.reaches_target, self.error or 0.0
@@ -330,26 +331,26 @@ class GuessFinding:
     # The prior: the ``frequencies`` in the table, or what the ``model`` fitted
     # without the record predicts
     prior: str
-    # The probabilities with and without the release, and the record
+    # The success rates with and without the release, and the record
     right: float
     baseline: float
     row: int
     # Over the records examined
     median_right: float
     median_baseline: float
-    # How many these are: all, unless refits of all would take too long
+    # The number of records examined: all, unless refits without each would take too long
     looked_at: int
-    levels: int = 2  # how many answers there are to choose from
-    # The largest true positive rates, at 1 % and at 0.1 % false positives, of telling one level
-    # from another with the release, whatever the prior; how often that is right at even odds; the
-    # distance μ between the two releases, from which all follow; and the record
+    levels: int = 2  # the number of possible values
+    # The largest true positive rates of distinguishing one level from another with the release, at
+    # false positive rates of 1 % and 0.1 %; the success rate at even odds; the distance μ between
+    # the two releases, from which these rates follow; and the record
     tpr: float | None = None
     tpr_strict: float | None = None
     even: float | None = None
     mu: float | None = None
     tpr_row: int | None = None
-    held: tuple[str, ...] = ()  # what it holds fixed: see core.result
-    # Whether it is guessed for one row, or for a person, who has the same in all rows
+    held: tuple[str, ...] = ()  # the quantities held fixed: see core.result
+    # Whether the value of one row is guessed, or that of a person, which is the same in all rows
     unit: str = ONE_ROW
 
     @property
@@ -363,48 +364,48 @@ class RiskCurve:
     """The risks at other noise scales, with one entry per scale of the privacy–utility curve."""
 
     sigma: np.ndarray
-    # How often membership is recognised, for the most exposed record and for the median one
+    # The success rate of membership inference for the most exposed record and the median record
     membership: np.ndarray
     median: np.ndarray
-    # How often the guess is right to which the release adds most at that noise, how often without
-    # the release, and of which column; nothing where nothing is guessed, or for too many records
+    # For the guess with the largest gain at each noise scale: its success rate with and without the
+    # release, and its column; ``None`` without guesses or for too many records
     right: np.ndarray | None = None
     baseline: np.ndarray | None = None
     names: tuple[str, ...] = ()
     priors: tuple[str, ...] = ()  # as in GuessFinding
-    levels: tuple[int, ...] = ()  # how many answers there are to choose from
+    levels: tuple[int, ...] = ()  # the number of possible values
 
 
 @dataclass(frozen=True)
 class RiskFinding:
-    """Upper limits on the success rates of membership and attribute inference."""
+    """Upper bounds on the success rates of membership and attribute inference."""
 
-    membership: float  # the largest probability over the records; a coin has 0.5
-    row: int  # the record for which it is largest
-    median: float  # the median of it
-    mu: float  # the distance it follows from
-    looked_at: int  # how many records
-    exact: bool  # or the upper ends of intervals
+    membership: float  # the largest success rate over the records (chance: 0.5)
+    row: int  # the record with this rate
+    median: float  # the median success rate over the records
+    mu: float  # the distance μ from which the largest rate follows
+    looked_at: int  # the number of records examined
+    exact: bool  # whether the rates are exact, not upper ends of intervals
     guesses: tuple[GuessFinding, ...] = ()
     # Who the attacker is, and what is held fixed or redone when a record changes
     assumptions: tuple[str, ...] = ()
-    # The ε and δ of the figures that leave beside the noisy numbers, which membership counts; and
-    # those for two values of a class or category, which guesses count
+    # The ε and δ of the figures published with the noisy numbers: for the removal of a record,
+    # included in membership; and for a change of class or category, included in guesses
     epsilon: float = 0.0
     delta: float = 0.0
     guess_epsilon: float = 0.0
     guess_delta: float = 0.0
-    # The rows without which a published figure would be another, and the names of such figures:
-    # the membership of these rows is certain
+    # The rows without which a published figure would change, and the names of these figures: the
+    # membership of these rows is certain
     disclosed: tuple[int, ...] = ()
     disclosing: tuple[str, ...] = ()
-    # The rows with which a published figure would be another if they had another class or category
-    # or other numbers, and the names of such figures: those values are ruled out for certain
+    # The rows with which a published figure would change if they had another class or category or
+    # other numbers, and the names of these figures: these other values are ruled out with certainty
     replaced: tuple[int, ...] = ()
     replacing: tuple[str, ...] = ()
-    # What membership holds fixed of that which was learnt from the data: see core.result
+    # Quantities learnt from the data that membership inference holds fixed: see core.result
     held: tuple[str, ...] = ()
-    curve: RiskCurve | None = None  # the same with other noise, where that was computed
+    curve: RiskCurve | None = None  # the risks with other noise, if computed
 
     @property
     def recognised(self) -> float:
@@ -432,25 +433,24 @@ class RiskFinding:
 class OutsiderFinding:
     """Estimated success of membership inference if the attacker does not know all other records."""
 
-    attacker: str  # who she is, in words
-    sigma: float | None  # the noise on the release; ``None`` for a model that is published as it is
-    # What she sees: the ``parameters``, or where people are too few for these, ``predictions``:
-    # the model's answer for the record itself alone
+    attacker: str  # a description of the attacker
+    sigma: float | None  # the noise on the release; ``None`` for a model published without noise
+    # What the attacker sees: the ``parameters`` or, with too few people for these, ``predictions``:
+    # only the model's prediction for the record itself
     seen: str
-    # How often she is right about the most exposed record, which that is, and the median; a coin
-    # has 0.5
+    # The success rate for the most exposed record, this record, and the median success rate
     membership: float
     row: int
     median: float
-    # The same of an attacker who knows all others
+    # The largest and the median success rate of an attacker who knows all other records
     informed: float
     informed_median: float
-    others: int  # how many others there are
-    # How many of them she must know to be right about the median record 90 times in 100; ``None``
-    # with noise
+    others: int  # the number of other records
+    # How many of these the attacker must know to succeed 90 % of the time for the median record;
+    # ``None`` with noise
     must_know: int | None
-    # How many of the most exposed were checked by refits on other people, and how often these were
-    # right beyond the approximation where the two differ most
+    # The number of most exposed records checked by refits on other people, and the largest
+    # difference of the checked rate from the approximation
     checked: int
     apart: float | None
     assumptions: tuple[str, ...] = ()
@@ -464,19 +464,19 @@ class Gate:
     limit: float
     measured: float | None  # ``None`` if it was not measured
     passed: bool
-    enough: float | None = None  # the σ that would meet it, if it is not met and some σ is known to
-    # How many records are over it, where all were looked at; the most exposed of these, or the one
-    # that was measured: by row, never by value
+    enough: float | None = None  # a σ that would meet the limit, if it is not met and one is known
+    # The number of records above the limit, if all were examined; and the rows of the most exposed
+    # of these, or of the measured record
     over: int | None = None
     rows: tuple[int, ...] = ()
     # The column, or the layer of a network, that was measured; or :data:`OVER_ALL`
     where: str | None = None
-    # The 95 % interval of what was measured, of an attack
+    # The 95 % confidence interval of ``measured``, for an attack
     low: float | None = None
     high: float | None = None
-    attacker: str | None = None  # which of several attackers gave the number
-    # The part of a probability of membership that figures drawn beside the noisy numbers allow by
-    # themselves, where that alone is over the limit
+    attacker: str | None = None  # the attacker with this result, if there are several
+    # The success rate of membership inference that the figures drawn at random allow by themselves,
+    # if it exceeds the limit
     beside: float | None = None
 
     @property
@@ -519,11 +519,11 @@ class StructuralRisk:
     limit: float | None = None
     whose: str = ""
     reason: str = ""
-    # Of leaves: how many trees there are, and records in a small leaf of every one of them
+    # For leaves: the number of trees, and the number of records in a small leaf of every tree
     trees: int | None = None
     in_every_tree: int | None = None
-    parameters: int | None = None  # how many numbers the model has learnt
-    keeper: str | None = None  # the class that keeps records as they are
+    parameters: int | None = None  # the number of parameters that the model learnt
+    keeper: str | None = None  # the class that stores records verbatim
 
     @classmethod
     def of_freedom(cls, learnt: int, records: int) -> StructuralRisk:
@@ -536,26 +536,26 @@ class StructuralRisk:
 
 @dataclass(frozen=True, eq=False)
 class SomeRecords:
-    """Stores the results for a few records."""
+    """The results for some of the records."""
 
-    # Their positions among the audited records, and their numbers in the table; of a person, the
-    # first row, and how many there are
+    # The positions among the audited records; the row numbers in the table (for a person, of the
+    # first row); and the number of rows of each record or person
     place: np.ndarray
     row: np.ndarray
     held: np.ndarray
-    # Under each name of :data:`NUMBERS`, and :data:`MU` where it is known, one number for each
+    # One number per record for each name in :data:`NUMBERS`, and :data:`MU` if it is known
     numbers: Mapping[str, np.ndarray]
-    # For every sensitive attribute, the least error of an attack on it for each
+    # For every sensitive attribute, the least error of an attack on each record
     errors: Mapping[str, np.ndarray]
 
 
 class RecordLeakage:
     """The leakage of all records, or people, at noise σ, scaled from its values at σ = 1.
 
-    ``row`` contains the row number of every record in the table, or of the person's first record.
-    ``held`` is the number of rows of each person, or one if the unit is the record. The numbers are
-    those of :class:`SomeRecords`, for all records. The numbers may be stored in a memory-mapped
-    file, and are scaled to the noise σ on access.
+    ``row`` contains the row number of every record in the table, or of each person's first record.
+    ``held`` is the number of rows of each person, ``None`` if the unit is the record. ``numbers``
+    and ``errors`` are those of :class:`SomeRecords`, for all records. They may be stored in a
+    memory-mapped file, and are scaled to the noise σ on access.
     """
 
     def __init__(
@@ -651,16 +651,16 @@ class RecordLeakage:
         return np.flatnonzero(self.row == row)[:1]
 
     def _in_order(self, name: str) -> np.ndarray:
-        """Return one of the :data:`NUMBERS` at σ = 1, in ascending order."""
+        """Return one of the :data:`NUMBERS`, or :data:`MU`, at σ = 1 in ascending order."""
         if name not in self._ordered:
             self._ordered[name] = sorted_numbers(self._numbers[name])
         return self._ordered[name]
 
     def quantile(self, name: str, share: float) -> float:
-        """Return a quantile of one of the :data:`NUMBERS`: 1 stands for the largest.
+        """Return a quantile of one of the :data:`NUMBERS`; a ``share`` of 1 gives the largest.
 
-        If a quantile falls between two observations, the lower one is returned. Only the median is
-        their mean, unless the upper one is infinite.
+        A quantile between two observations is the lower one, except for the median, which is their
+        mean unless the upper one is infinite.
         """
         ordered = self._in_order(name)
         lower = ordered[math.floor((len(ordered) - 1) * share)]
@@ -749,12 +749,14 @@ class Audit(Reportable, ResultNumbers):
         The FIL of the whole table.
     records
         The leakage of the single records, or of people, each with all of their records.
-    target_eta
-        The requested leakage, if any; ``calibrated_sigma`` is the noise that meets it.
+    target_eta, calibrated_sigma
+        The target for the largest leakage of a record (1 if none was given), and the smallest noise
+        on a coarse grid that meets it.
     values
         The caller's own values of the audited rows, stored only on request.
     guarantees
-        All bounds on attacks against the most exposed record, if known.
+        All bounds on attacks against the record with the largest mean leakage over its columns, if
+        known.
     held
         Quantities learnt from the data that η treats as fixed: see ``Result.held``.
     risks
@@ -821,7 +823,7 @@ class Audit(Reportable, ResultNumbers):
     value_column = "eta"
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with one row per record, or person: its η and its error bound."""
+        """Return a data frame of η, its parts and the error bound, one row per record or person."""
         columns = {self.unit: self._named(), **self.records.every.numbers}
         return build_frame(columns, library or "pyarrow")
 
@@ -909,10 +911,10 @@ class Audit(Reportable, ResultNumbers):
 
     @property
     def exact_error(self) -> np.ndarray:
-        """The square root of every record's exact Cramér–Rao bound, averaged over its columns.
+        """The least root mean squared error of an unbiased attack on all columns of a record.
 
-        The unit is the columns' standard deviations; the value is infinite where no unbiased attack
-        exists.
+        The mean is over the columns, in units of their standard deviations. The value is the square
+        root of the averaged exact Cramér–Rao bound, and infinite where no unbiased attack exists.
         """
         return self.records.every.numbers["exact_error"]
 

@@ -19,7 +19,8 @@ from seepage.support.number_check import check_positive
 def check_limits(limits: Limits, grouped: bool) -> float | None:
     """Check the limits; return the largest leakage that they allow a record, if they limit it.
 
-    Called before any computation. ``grouped`` states whether there are groups to compare.
+    This function is called before any computation. ``grouped`` states whether there are groups to
+    compare.
     """
     etas = []
     if limits.max_eta is not None:
@@ -39,7 +40,7 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
         )
     if (gain := limits.max_guess_gain) is not None and not 0 < gain <= 1:
         raise InputError(
-            f"--max-guess-gain must be a probability above 0 and up to 1 (no limit), not {gain:g}."
+            f"--max-guess-gain must be a number above 0 and up to 1 (no limit), not {gain:g}."
         )
     if (rate := limits.max_guess_tpr) is not None and not FALSE_POSITIVES[0] < rate <= 1:
         raise InputError(
@@ -87,7 +88,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
 def _of_records(
     audit: Audit, name: str, limit: float, measured: float, most: float, times: float
 ) -> Gate:
-    """Return a gate that fails above the leakage ``most``; ``times`` the noise is enough."""
+    """Return a gate that fails above the leakage ``most``; noise ``times`` as large would pass."""
     over = audit.records.over(most)
     if not over:
         return Gate(name, limit, measured, True, over=0)
@@ -200,7 +201,10 @@ def _outsider(audit: Audit, limit: float) -> Gate:
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         why = tell("not_measured", audit)
-        raise InputError(f"{option} cannot be checked. {why} Use {option} 1 to skip this check.")
+        raise InputError(
+            f"{option} cannot be checked. {why} Use {option} 1 to skip this check (in Python, "
+            "leave the preset out)."
+        )
     return audit.risks
 
 

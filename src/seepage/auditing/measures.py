@@ -1,7 +1,8 @@
 """All measures of a release that an audit needs, computed once at σ = 1 and rescaled.
 
-The Fisher information is ``JᵀJ/σ²`` for Gaussian noise of standard deviation σ. Leakage at σ = 1 is
-therefore divided by σ, and the minimum error of an attack multiplied by σ.
+The Fisher information is ``JᵀJ/σ²`` for Gaussian noise of standard deviation σ, with ``J`` the
+Jacobian of the released numbers with respect to the records. Leakage at σ = 1 is therefore divided
+by σ, and the least error of an attack multiplied by σ.
 
 The audit sends a list of queries to a :class:`~seepage.core.leakage.Leakage`, which answers all of
 them in one pass over the records. Per-record results are stored in memory or on disk; medians and
@@ -70,7 +71,7 @@ class _RowNumber(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _ExactError(EachRecord):
-    """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the information on the t unknowns of a record.
+    """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the Fisher information on the t unknowns of a record.
 
     The value is NaN if the computation would take too long.
     """
@@ -88,17 +89,17 @@ class _ExactError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """The smallest and the median error of attacks on each attribute, with the easiest record."""
+    """The smallest and the median least error of attacks on each attribute."""
 
     least: np.ndarray
-    place: np.ndarray  # the record's position
+    place: np.ndarray  # the position of the record with the smallest error
     median: np.ndarray
-    sensitive: Mapping[str, np.ndarray]  # of every record, for attributes declared sensitive
+    sensitive: Mapping[str, np.ndarray]  # every record's error, for attributes declared sensitive
 
 
 @dataclass(frozen=True, eq=False)
 class _EachError(EachRecord):
-    """Measures the minimum error of an attack on each of some attributes, in the attribute's units.
+    """Measures the least error of an attack on each of some attributes, in the attribute's units.
 
     Without attributes, the attack is on the label, in units of ``label_step``.
     """
@@ -134,7 +135,7 @@ class _EachError(EachRecord):
         return self.answer([numbers], jacobian) if len(chunk) == self.rows else numbers
 
     def _of_people(self, jacobian: ReleaseJacobian, errors: np.ndarray) -> np.ndarray:
-        """Return the minimum errors of attacks on people, from those of attacks on their records.
+        """Return the least errors of attacks on people, from those of attacks on their records.
 
         A value that is the same in all records of a person is one unknown. Its error is ``1/‖Σ_i
         J_i‖``, where ``J_i`` is the Jacobian of record i with respect to this value. For a value
@@ -215,13 +216,13 @@ def _text_groups(chunk: Chunk, column: str) -> dict[Any, np.ndarray]:
 class Measures:
     """All results for a release at σ = 1; the methods rescale them to other noise."""
 
-    released: int  # how many numbers are released
+    released: int  # the number of released numbers
     rows: RecordLeakage  # the single records
-    records: RecordLeakage  # the same, or the people that they are about
+    records: RecordLeakage  # the single records, or the people
     dataset: float  # the leakage of the whole table
     # The leakage of every attribute over all records, the label last
     etas: Sequence[float]
-    errors: Sequence[AttackErrors]  # the least errors of attacks on them
+    errors: Sequence[AttackErrors]  # the least errors of attacks on the attributes
     attributes_of: tuple[Attribute, ...]
     sensitive: tuple[str, ...]
     # For each grouping column its groups: counts, sums and maxima, and their leakage as one
@@ -352,7 +353,7 @@ def measure(trained: TrainedModel) -> Measures:
 
 
 def _error_questions(trained: TrainedModel, rows: int) -> dict[str, ChunkQuestion]:
-    """Return the queries for minimum errors of attacks on the attributes, the label last."""
+    """Return the queries for the least errors of attacks on the attributes, the label last."""
     table, owner, questions = trained.table, trained.owner, {}
     for start in range(0, len(table.attributes), _AT_ONCE):
         some = table.attributes[start : start + _AT_ONCE]
@@ -384,7 +385,7 @@ def _of_blocks(blocks: BlocksByName | np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _ExactErrorOfPeople(ChunkQuestion):
-    """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the information on all t unknowns of a person.
+    """Measures ``√(Tr(I⁻¹)/t)``; ``I`` is the Fisher information on all t unknowns of a person.
 
     The value is infinite if there are more unknowns than released numbers, because some change of
     the records then leaves the release unchanged.
@@ -447,9 +448,9 @@ def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.n
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
     """Return the largest ratio of a record's leakage at σ = 1 to its ``allowed`` leakage.
 
-    With people as the unit, all records of a person count together. The function needs a table in
-    memory and a model just fitted in double precision. The function is used for the many tables
-    that differ from the audited table by one record.
+    With people as the unit, all records of a person count together. The table must be in memory,
+    and the model just fitted in double precision. The function is used for the many tables that
+    differ from the audited table by one record.
     """
     holders, step = trained.records.holders, trained.table.labels.step
     ones = np.ones(len(holders)) if allowed is None else allowed
@@ -476,6 +477,6 @@ def replaced_leakage(trained: TrainedModel, rows: np.ndarray, features: np.ndarr
 
 
 def _errors(information: np.ndarray) -> np.ndarray:
-    """Return the minimum error of an attack, ``1/√information``; infinite if nothing leaks."""
+    """Return the least error of an unbiased attack, ``1/√information``; ∞ if nothing leaks."""
     with np.errstate(divide="ignore"):
         return np.asarray(1 / np.sqrt(np.maximum(information, 0.0)))

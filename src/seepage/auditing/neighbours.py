@@ -1,11 +1,11 @@
 """Finds rounded figures that change if one record is removed or replaced (neighbouring tables).
 
 A figure on a coarse grid is insensitive to small changes of a record, but a finite change may move
-it to another grid point. An attacker who knows all other records is then certain that the record
-changed. Therefore the most exposed records are left out, or replaced within their domain, one at a
-time, and the model is refitted from the current fit. An unchanged figure does not prove that no
-replacement changes it. If the unit is the person, all records of one person are left out or
-replaced together.
+it to another grid point. An attacker who knows all other records is then certain of the change.
+Therefore the most exposed records are left out, or replaced within their domain, one at a time, and
+the model is refitted from the current fit. If a figure does not change, another replacement may
+still change it. If the unit is the person, all records of one person are left out or replaced
+together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Membership inference by an attacker who knows only some of the other records.
 
 The success rate is an estimate. It is always reported together with that of an attacker who knows
-all other records. Refits on other people check the estimate for the most exposed records; if an
-attack succeeds more often than the approximation states, the attack's rate is reported.
+all other records. Refits on other people check the estimate for the most exposed records; if their
+success rate is above the approximation's, it is reported instead.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def attacker_of(text: str) -> Attacker:
 
 
 def check_outsider(attacker: Any) -> None:
-    """Check that a value is an attacker who does not know all other records."""
+    """Raise an error unless a value is an attacker who does not know all other records."""
     if not isinstance(attacker, Attacker):
         raise InputError(
             f"attacker must be sp.Attacker(knows=…), not a value of type {type(attacker).__name__}."
@@ -63,7 +63,7 @@ def find_outsider(
     risks: RiskFinding | None,
     refits: bool,
 ) -> OutsiderFinding:
-    """Return the attacker's estimated success rate, or raise an error if there is no estimate.
+    """Return the attacker's estimated success rate; raise an error if there is no estimate.
 
     ``sigma`` is the noise, ``None`` for a model published without noise. ``records`` gives the row
     numbers of all records or people, and ``risks`` the success rates of an attacker who knows all

@@ -333,9 +333,10 @@ def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -
 
 
 def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | None:
-    """Return the columns and how each moves the features; ``None`` if that differs by record.
+    """Return the columns and how each moves the features; ``None`` if this differs by record.
 
-    With affine preprocessing, all records move alike, and closed forms apply.
+    With affine preprocessing, a column moves the features of all records alike, and closed forms
+    apply.
     """
     moves = followed.moves
     middle = moves.mean(axis=0)
@@ -356,7 +357,7 @@ def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | N
 
 
 def _raw_attributes(followed: FollowedColumns) -> tuple[Attribute, ...]:
-    """Return the raw columns as attributes, each with directions of its own."""
+    """Return the raw columns as attributes, each with its own directions."""
     attributes, at = [], 0
     for column in followed.columns:
         t = column.directions

@@ -1,8 +1,8 @@
-"""Declares every option of the command line once, in the dataclass that stores it.
+"""Dataclasses that declare and store the options of the command line.
 
 Each field annotated with text becomes an option: the last text is its help, and earlier texts
-replace the field's name. This module imports only modules that load quickly, because ``seepage
---help`` imports it.
+replace the field's name. :mod:`seepage.cli` declares the other options. This module imports only
+modules that load quickly, because ``seepage --help`` imports it.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ _GROUPS = {
     "Limits": "preset max_eta min_mse max_group_ratio max_membership max_guess_gain max_guess_tpr "
     "max_outsider",
     "Effort": "remedies quick dask workers",
-    "What is written": "out report ledger check show_values as_json verbose",
+    "Output": "out report ledger check show_values as_json verbose",
 }
 GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.split()}
 
 
 @dataclass(frozen=True)
 class FileOptions:
-    """Stores how to read a table's file; properties of a text file are detected if not given."""
+    """How to read a table's file; properties of a text file that are not given are detected."""
 
     header: Annotated[bool, " /--no-header", "The CSV file has no header line."] = True
     names: Annotated[str | None, "Column names, separated by commas."] = None
     separator: Annotated[str | None, "Column separator of a text file: one character, or tab."] = (
         None
     )
-    decimal: Annotated[str | None, "Decimal mark of a text file: a point or a comma."] = None
-    thousands: Annotated[str | None, "Thousands separator: point, comma, space or '."] = None
+    decimal: Annotated[str | None, 'Decimal mark of a text file: "." or ",".'] = None
+    thousands: Annotated[str | None, 'Thousands separator: ".", ",", "\'" or a space.'] = None
     encoding: Annotated[str | None, "A text file's encoding, such as cp1252."] = None
     sheet: Annotated[str | None, "Sheet of a workbook, or table of a database."] = None
     fsspec: Annotated[bool, "Allow a URL, read through fsspec."] = False
@@ -73,9 +73,12 @@ class FileOptions:
                 raise InputError("--separator must be one character, or tab.")
             object.__setattr__(self, "separator", written)
         if self.decimal not in (None, *DECIMALS):
-            raise InputError("--decimal must be a point or a comma.")
+            raise InputError(f'--decimal must be "." or ",", not {shown(self.decimal)}.')
         if self.thousands not in (None, *THOUSANDS):
-            raise InputError("--thousands must be a point, a comma, a space or an apostrophe.")
+            raise InputError(
+                '--thousands must be ".", ",", a space or an apostrophe, not '
+                f"{shown(self.thousands)}."
+            )
         if self.thousands is not None and self.thousands == self.decimal:
             raise InputError("--decimal and --thousands must be two different marks.")
         if self.encoding is not None:
@@ -118,8 +121,7 @@ class ColumnQuestion:
     target: Annotated[str, "Column to predict; without it, the columns are listed."] = ""
     model: Annotated[
         str | None,
-        "Model family (linear, logistic, poisson or softmax; default: from the target), or a "
-        "model file.",
+        "Model family: linear, logistic, poisson or softmax (default: from the target).",
     ] = None
     person: Annotated[
         str | None,
@@ -142,7 +144,7 @@ class CalibrationQuestion(ColumnQuestion):
 
     table: Annotated[
         Path,
-        "A table: CSV (also .gz, .zst), Parquet (also a folder), Arrow/Feather, ORC, JSON lines, "
+        "Table: CSV (also .gz, .zst), Parquet (also a folder), Arrow/Feather, ORC, JSON lines, "
         "Excel, SQLite or DuckDB.",
     ]
     l2: Annotated[
@@ -153,7 +155,9 @@ class CalibrationQuestion(ColumnQuestion):
         "Target for the largest η of a record; determines σ (default 1).",
     ] = None
     scale: Annotated[bool, " /--no-scale", "Do not standardise the columns."] = True
-    model_file: Annotated[Path | None, "Fitted model to audit (JSON or safetensors)."] = None
+    model_file: Annotated[
+        Path | None, "Fitted model (JSON or safetensors); --model also accepts it."
+    ] = None
     options: FileOptions = field(default_factory=FileOptions)
 
     def __post_init__(self) -> None:
@@ -174,11 +178,14 @@ class Question(CalibrationQuestion):
 
     sensitive: Annotated[Sequence[str], "Column to report for each record (repeatable)."] = ()
     group: Annotated[Sequence[str], "Column whose groups are compared (repeatable)."] = ()
-    sigma: Annotated[float | None, "Standard deviation of the noise on every coefficient."] = None
+    sigma: Annotated[float | None, "Standard deviation of the noise on every released number."] = (
+        None
+    )
     attacker: Annotated[
         str | None,
-        "Also report the success rate of an attacker who knows no other records (outsider) or a "
-        "share of them (knows=0.9). Without --sigma and --target-eta, the release has no noise.",
+        "Also estimate the success rate of an attacker who knows no other records (outsider) or a "
+        "share of them (knows=0.9). With neither --sigma nor --target-eta, the model counts as "
+        "noiseless.",
     ] = None
     # The intercept is not penalised
     intercept: Annotated[
@@ -188,23 +195,21 @@ class Question(CalibrationQuestion):
     ] = True
     refit: Annotated[
         str | None,
-        "Value pipeline: membership inference also refits scaling and encoding without each of "
-        "the most exposed records.",
+        "With pipeline, membership inference also refits scaling and encoding without each of the "
+        "most exposed records.",
     ] = None
     show_values: Annotated[bool, "Show values of the records in the report."] = False
     public: Annotated[Path | None, "Public records with the same columns, to shape the noise."] = (
         None
     )
-    dask: Annotated[str | None, "Dask scheduler, for a folder of Parquet files."] = None
-    workers: Annotated[int | None, "Number of local processes, for a folder of Parquet files."] = (
-        None
-    )
+    dask: Annotated[str | None, "Address of a Dask scheduler, for Parquet files."] = None
+    workers: Annotated[int | None, "Number of local processes, for Parquet files."] = None
     remedies: Annotated[
         str | None,
-        "Remedies to try, without a time limit: noise, penalty, combination, weights, shape, or "
-        "none (default: all, within time limits).",
+        "Remedies to try, comma-separated, without a time limit: noise, penalty, combination, "
+        "weights, shape, or none (default: all, within time limits).",
     ] = None
-    quick: Annotated[bool, "Fit once: no remedies, no repeated train/test splits."] = False
+    quick: Annotated[bool, "Use one train/test split; try no remedies."] = False
 
     @property
     def named_inputs(self) -> dict[str, Path]:
@@ -226,14 +231,17 @@ class ReleaseQuestion(ColumnQuestion):
     l2: Annotated[float, "L2 penalty λ, declared before seeing the data."] = 0.01
     sigma: Annotated[
         float | None,
-        "Noise σ, declared before seeing the data (default: chosen privately by a vote).",
+        "Noise σ, declared before seeing the data (default: by a private vote, given enough "
+        "records).",
     ] = None
     sigma_epsilon: Annotated[
         float | None, "ε of the vote (default: 0.4; below 40 blocks, 16 divided by their number)."
     ] = None
     target_eta: Annotated[float, "Largest η of a record over all releases in the ledger."] = 1.0
     missing: Annotated[str, "Missing values: refuse (raise an error) or drop."] = "refuse"
-    rare: Annotated[str, "Values that few records share: refuse, drop or merge."] = "refuse"
+    rare: Annotated[str, "Values that few records share: refuse, drop (the column) or merge."] = (
+        "refuse"
+    )
     least_holders: Annotated[
         int, "Number of records that must share a value before its name is published."
     ] = 10
@@ -259,33 +267,34 @@ class Limits:
     preset: Annotated[
         str | None,
         "Limits by audience: open, partners or internal (our defaults, not law). Other limits "
-        "override the preset's.",
+        "override them.",
     ] = None
-    max_eta: Annotated[float | None, "Limit: largest η of any record."] = None
+    max_eta: Annotated[float | None, "Limit: largest η of a record."] = None
     min_mse: Annotated[
         float | None,
         "Limit: smallest mean squared error of an unbiased attack, in squared standard deviations.",
     ] = None
-    max_group_ratio: Annotated[float | None, "Limit: largest ratio of leakage between groups."] = (
-        None
-    )
+    max_group_ratio: Annotated[
+        float | None, "Limit: largest ratio of two groups' mean leakage."
+    ] = None
     max_membership: Annotated[
         float | None,
         "Limit: success rate of membership inference (chance: 0.5). Default for the verdict: 0.75.",
     ] = None
     max_guess_gain: Annotated[
         float | None,
-        "Limit: gain in attribute inference of a class or category. Default for the verdict: 0.2.",
+        "Limit: how much the release raises the success rate of guessing a class or category. "
+        "Default for the verdict: 0.2.",
     ] = None
     max_guess_tpr: Annotated[
         float | None,
-        "Limit: true positive rate at 1 % false positives for any value of a class or category. "
-        "Default for the verdict: 0.5.",
+        "Limit: true positive rate of attribute inference, at a 1 % false positive rate, for any "
+        "class or level of a category. Default for the verdict: 0.5.",
     ] = None
     max_outsider: Annotated[
         float | None,
-        "Limit: success rate of membership inference by the attacker that --attacker names. The "
-        "rate is an estimate: a rate above the limit fails; a rate below it proves nothing.",
+        "Limit: success rate of membership inference by the attacker that --attacker names. This "
+        "rate is an estimate, not a bound.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -313,13 +322,15 @@ class RecordingQuestion:
         "object.",
     ]
     column: Annotated[str | None, "Property column of the table, if there are several."] = None
-    family: Annotated[str, "Attacker: random_forest, logistic, gradient_boosting or mlp."] = (
-        "random_forest"
-    )
-    max_bits: Annotated[float | None, "Limit: largest V-information of any layer, in bits."] = None
-    max_auc: Annotated[
-        float | None, "Limit: largest AUC of property inference from any layer (chance: 0.5)."
+    family: Annotated[
+        str, "Attacker's classifier: random_forest, logistic, gradient_boosting or mlp."
+    ] = "random_forest"
+    max_bits: Annotated[
+        float | None, "Limit: largest V-information of a layer or a whole update, in bits."
     ] = None
+    max_auc: Annotated[float | None, "Limit: largest AUC of property inference (chance: 0.5)."] = (
+        None
+    )
     auxiliary: Annotated[
         Path | None,
         "Attacker's own records: .npz or .safetensors with x, y and property, or .parquet.",
@@ -329,10 +340,10 @@ class RecordingQuestion:
         "Function that returns the clients' network, as file.py:function; the file is run. Needed "
         "with --auxiliary.",
     ] = None
-    loss: Annotated[str, "Loss of the clients' training: cross_entropy, mse, …"] = "cross_entropy"
+    loss: Annotated[str, "Loss of the clients' training, such as mse."] = "cross_entropy"
     optimizer: Annotated[str, "Optimiser of the clients: sgd, adam or adamw."] = "sgd"
     learning_rate: Annotated[float, "Learning rate of the clients."] = 0.01
-    local_epochs: Annotated[int, "Number of passes of a client over its records in a round."] = 1
+    local_epochs: Annotated[int, "Passes of a client over its records in a round."] = 1
     batch_size: Annotated[int, "Batch size of the clients."] = 32
     client_size: Annotated[
         int | None, "Number of records of a client (default: the metric num-examples)."
@@ -350,8 +361,8 @@ class ExtractionQuestion:
     records: Annotated[
         Path,
         "--records",
-        "Training text: .txt (one record per line), or .jsonl, .json, .csv, .parquet with text, "
-        "messages or prompt and completion.",
+        "Training text: .txt (one record per line), or .jsonl, .json, .csv or .parquet with text, "
+        "messages, or prompt and completion.",
     ]
     base: Annotated[Path | None, "Folder of the model before fine-tuning."] = None
     held_out: Annotated[
@@ -359,16 +370,16 @@ class ExtractionQuestion:
     ] = None
     reference: Annotated[
         Sequence[str],
-        "Folder of a reference model trained on other records of the same kind, for membership "
-        "inference (repeatable; default: the model of --base).",
+        "Folder of a reference model trained on other records of the same kind (repeatable; "
+        "default: the model of --base).",
     ] = ()
     compare: Annotated[
         Sequence[str],
         "Model trained with one change, or after unlearning, as name=folder, such as 'fewer "
         "epochs=run/checkpoint-100' (repeatable). Its benefit and cost are measured.",
     ] = ()
-    marked: Annotated[Path | None, "File of secrets, one per line, such as names."] = None
-    kinds: Annotated[str, "Kinds of secrets to look for: email, phone, number, code, name."] = (
+    marked: Annotated[Path | None, "Text file of secrets, one per line, such as names."] = None
+    kinds: Annotated[str, "Kinds of secrets to look for: email, phone, number, code or name."] = (
         "email,phone,number,code"
     )
     temperature: Annotated[
@@ -376,7 +387,7 @@ class ExtractionQuestion:
     ] = None
     top_k: Annotated[int | None, "Number of most likely tokens kept (top-k); 0 keeps all."] = None
     top_p: Annotated[float | None, "Probability mass of the tokens kept (top-p)."] = None
-    near: Annotated[int, "Number of samples to draw for near-verbatim copies."] = 0
+    near: Annotated[int, "Number of samples per secret, to find near-verbatim copies."] = 0
     exposure: Annotated[int, "Number of candidates among which each secret is ranked."] = 0
     passes: Annotated[int, "Number of forward passes over other tokenisations of each secret."] = 0
     limit: Annotated[int | None, "Attack at most this many records."] = None
@@ -386,11 +397,13 @@ class ExtractionQuestion:
     max_exposure: Annotated[float | None, "Limit: largest exposure of a secret, in bits."] = None
     max_tpr: Annotated[
         float | None,
-        "Limit: true positive rate of membership inference at 1 % false positives; needs "
+        "Limit: true positive rate of membership inference at a 1 % false positive rate; needs "
         "--held-out.",
     ] = None
-    device: Annotated[str | None, "cpu or cuda."] = None
-    show_values: Annotated[bool, "Show the secrets in the report, every token shaded."] = False
+    device: Annotated[str | None, "cpu or cuda (default: cuda if available)."] = None
+    show_values: Annotated[bool, "Show the secrets in the report, shaded by token probability."] = (
+        False
+    )
     seed: Annotated[int, "Random seed."] = 0
 
 

@@ -1,9 +1,9 @@
 """Remedies for the most exposed records: settings, protection and cost of each.
 
-Each remedy is strengthened until the most exposed record meets the target for leakage η, membership
-inference and attribute inference. Each remedy is reported with its held-out error and that of a
-constant prediction. The choice of noise and penalty depends on the data, so both are taken from a
-coarse grid.
+Each remedy is strengthened until the most exposed record meets the targets for leakage η,
+membership inference and attribute inference. Each remedy is reported with its held-out error and
+that of a constant prediction. The choice of noise and penalty depends on the data, so both are
+rounded up to a coarse grid.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class _Search:
         return self.trained.refitted(replace(self.trained.settings, l2=l2))
 
     def _after(self, l2: float) -> HeldOutTrial:
-        """Return a model with another penalty, to be tested on the same held-out records."""
+        """Return the trial of a model with another penalty on the same held-out records."""
         settings = replace(self.trained.settings, l2=l2)
         other = try_out(self.trained, settings, self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
@@ -359,7 +359,7 @@ class _Search:
 
 
 def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
-    """Convert the risks of a model from the noise ``sigma`` to ``noise``, as upper limits.
+    """Convert the risks of a model from the noise ``sigma`` to ``noise``, as upper bounds.
 
     Distances μ between releases are inversely proportional to the noise, and membership inference
     succeeds ``Φ(μ/2)`` of the time. Suppose that no two of K levels are farther apart than μ. Then

@@ -83,8 +83,8 @@ def check(
 ) -> Path:
     """Write a check of an audit, for an output checker; return the path of the text sheet.
 
-    The check consists of a JSON file and a text sheet in the same folder. Only the owner can read
-    these files. Both files contain a recommendation (``refuse``, ``review`` or ``release``), its
+    The check consists of a JSON file and a text sheet in the same folder, which only their owner
+    can read. Both files contain a recommendation (``refuse``, ``review`` or ``release``), its
     reasons, the command, and a list of the audited files.
 
     Parameters
@@ -95,7 +95,8 @@ def check(
     path
         The JSON file.
     files
-        The audited files by role, such as ``{"table": "ward.csv"}``; their SHA-256 is recorded.
+        The audited files by role, such as ``{"table": "ward.csv"}``; the check records the SHA-256
+        of each.
         None of these files may be published: only ``seepage release`` makes files to publish, and
         only its check can recommend ``release``.
 

@@ -56,19 +56,18 @@ class _LossSums:
 
 @dataclass(eq=False)
 class HeldOutTrial:
-    """A model fitted without some records, and its noisy copies' predictions for them."""
+    """A model fitted without some records, and the errors of its noisy copies on them."""
 
-    held_out: RowSource  # the records that are tried
-    # The model, and how it was fitted
+    held_out: RowSource  # the test records
     model: Any
     settings: FitSettings
-    labels: LabelFacts  # facts about the labels of all records
-    rows: int  # how many records there are, the held-out ones included
-    seed: int  # of the noise
-    # Whether no model could be fitted without these records, so that this model has seen them
+    labels: LabelFacts  # a summary of the labels of all records
+    rows: int  # the number of all records, including the held-out ones
+    seed: int  # the seed of the noise
+    # Whether the model was fitted on the test records too, because none could be fitted without
     saw_them: bool = False
-    largest: int = 1  # the most held-out records that are of one person
-    root: np.ndarray | None = None  # of the shape of the noise: see noisy_margins
+    largest: int = 1  # the largest number of held-out records of one person
+    root: np.ndarray | None = None  # the root of the noise covariance: see noisy_margins
     _known: dict[float, tuple[float, UsefulnessFinding]] = field(default_factory=dict)
     _trivial: float = np.nan
 
@@ -98,8 +97,8 @@ class HeldOutTrial:
     def error(self, sigma: float) -> float:
         """Return the error with noise σ, averaged over the draws (root mean square for regression).
 
-        The draws are the same for every σ, so that errors differ because of the noise, not by
-        chance.
+        The draws are the same for every σ up to scale, so that differences between errors are not
+        due to chance.
         """
         self.prepare([sigma])
         return self._known[sigma][0]
@@ -115,7 +114,7 @@ class HeldOutTrial:
         return self._trivial
 
     def _constant(self, held_out: _LossSums) -> tuple[np.ndarray, float]:
-        """Return ``w`` and the mean loss of the training records' most common class, or mean."""
+        """Return ``w``, and the held-out loss of the training records' commonest class or mean."""
         counts, sums = self.labels.counts, held_out.labels
         seen = np.diag(sums) if self.settings.classifies else sums[0]  # Σ f
         if counts is None:
@@ -128,7 +127,7 @@ class HeldOutTrial:
         return weights, float(seen @ weights) / held_out.count
 
     def _judge(self, constant: float, loss: float, square: float, m: int) -> UsefulnessFinding:
-        """Return the advantage, from the mean losses and the mean square of their difference.
+        """Return the advantage, from the mean losses and ``square``, the mean squared difference.
 
         The interval is computed from the paired differences of the held-out records. Records of one
         person are dependent: the variance of their sum is at most ``largest``, the most records of
@@ -248,7 +247,7 @@ def noisy_margins(
     draws: int = DRAWS,
     root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins (m, K) of m records, and the change by each noise draw at σ = 1.
+    """Return the margins, (m, K), of m records, and their changes by noise at σ = 1, (draws, m, K).
 
     For noise with covariance ``LLᵀ`` instead of the identity, ``root`` is the lower triangular
     ``L``.
@@ -281,7 +280,7 @@ def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
 def draw_curve(
     trial: HeldOutTrial, sigma: float, calibrated: float, median: float, worst: float
 ) -> TradeoffCurve:
-    """Return error and leakage at noise scales around those of the release and of the target.
+    """Return held-out error and leakage at noise scales around the release's and the target's.
 
     ``median`` and ``worst`` are the leakages of records at σ = 1.
     """
@@ -318,7 +317,7 @@ def judge_usefulness(
     seed: int,
     splits: int = SPLITS,
 ) -> tuple[UsefulnessFinding, ...]:
-    """Return how much better a model predicts than a constant, at some noise scales.
+    """Return how much better a model predicts than a constant prediction, at some noise scales.
 
     Over several splits with different held-out records, the interval allows for records shared
     between splits (Nadeau and Bengio 2003). If only one split is requested, or more fits would take
@@ -385,7 +384,7 @@ def split(
 
 
 def _held_out_count(rows: int) -> int:
-    """Return a fifth of the rows, but not more than make the error more certain."""
+    """Return a fifth of the rows, at most 20,000: more hardly make the error more certain."""
     return min(20_000, max(1, round(rows / 5)))
 
 

@@ -76,7 +76,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class FitSettings:
-    """A kind of model, its penalty λ, and whether it has an intercept: enough to refit it."""
+    """The settings of a fit: the kind of model, the penalty λ, and whether it has an intercept."""
 
     model: str
     l2: float
@@ -112,7 +112,7 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
     if model is None:
         return _BY_TARGET[target_kind]
     if model not in MODELS:
-        raise InputError(f"There is no model {model!r}; choose one of {', '.join(MODELS)}.")
+        raise InputError(f"There is no model family {model!r}; choose one of {', '.join(MODELS)}.")
     if target_kind not in (TARGET_OF[model], _ALSO.get(model)):
         raise InputError(
             f"The target {target!r} is {_WORDS[target_kind]}, which a {model} model cannot "
@@ -149,16 +149,16 @@ class Attribute:
 
     @property
     def scale(self) -> float:
-        """The unit in which a record's leakage measures this column."""
+        """The unit in which a record's leakage measures this column: its spread, or a level."""
         return self.spread if self.kind == "numeric" and self.spread > 0 else 1.0
 
     @property
     def factor(self) -> float | None:
-        """How far one unit moves the only feature; ``None`` for several features or directions."""
+        """The change of the only feature per unit; ``None`` for several features or directions."""
         return abs(float(self.directions[0, 0])) if self.directions.shape == (1, 1) else None
 
     def unknowns(self) -> Unknowns:
-        """Return the column as unknowns: its feature, or several features in steps of its scale."""
+        """Return the column as unknowns: one feature, or several in steps of the column's scale."""
         if self.factor is not None:
             return Unknowns(self.columns, False)
         return Unknowns(self.columns, False, self.directions * self.scale)
@@ -293,7 +293,7 @@ class ThroughPreprocessing:
 
 
 class InLabelSteps(MeasuredRelease):
-    """A release that measures labels in units of their own step."""
+    """A release that measures labels in units of ``step``."""
 
     def __init__(self, inner: MeasuredRelease, step: float) -> None:
         self.inner, self.step = inner, step

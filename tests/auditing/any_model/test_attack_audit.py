@@ -240,4 +240,4 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     assert texts["categories held by one row"] == ("Every category occurs in at least two records.")
     table[7, 1] = 5.0
     alone = examine(tree.fit(table, y), table, y).risks[-1]
-    assert tell_risk(alone).startswith("1 of 200 records is the only one with some category")
+    assert tell_risk(alone).startswith("1 of 200 records has a category that no other record has")

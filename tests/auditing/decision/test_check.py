@@ -163,10 +163,10 @@ def test_what_changes_while_it_is_audited_gets_no_check(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("check.txt", "--check must name a .json file"),
+        ("check.txt", "The check must be a .json file"),
         ("people.json", "would overwrite or lie inside"),
         ("seepage-audit/check.json", "would overwrite or lie inside"),
-        ("mine.json", "was not written by --check and is not replaced"),
+        ("mine.json", "is not an earlier check and is not replaced"),
         ("notes.json", "or the sheet next to it"),
     ],
 )

@@ -130,7 +130,7 @@ def test_the_command_prints_few_lines_and_json():
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 100
     assert "any mechanism" in run.stdout
-    assert "our default, not law" in run.stdout or "no preset" in run.stdout
+    assert "our defaults, not law" in run.stdout or "no preset" in run.stdout
     read = CliRunner().invoke(app, ["explain", "--epsilon", "8", "--delta", "1e-5", "--json"])
     summary = json.loads(read.stdout)
     assert summary["schema"] == "seepage-explanation/1"

@@ -377,8 +377,8 @@ def test_a_url_is_fetched_only_where_asked(tmp_path):
     ("options", "said"),
     [
         ({"separator": ";;"}, "one character"),
-        ({"decimal": ";"}, "a point or a comma"),
-        ({"thousands": "_"}, "a point, a comma, a space or an apostrophe"),
+        ({"decimal": ";"}, '"." or ",", not \';\''),
+        ({"thousands": "_"}, "a space or an apostrophe, not '_'"),
         ({"decimal": ",", "thousands": ","}, "two different marks"),
         ({"encoding": "klingon"}, "There is no encoding 'klingon'"),
     ],

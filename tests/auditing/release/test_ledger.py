@@ -110,12 +110,12 @@ def test_one_more_row_with_decimals_does_not_make_a_hundred_people_strangers(run
     # With noise enough for what is left, both releases together keep the promise.
     enough = run(longer, "--sigma", "10")
     assert enough.exit_code == 0, enough.output
-    assert f"{ROWS} records were in earlier releases of the ledger" in enough.stdout
+    assert f"{ROWS} records were in earlier releases recorded in the ledger" in enough.stdout
     told = json.loads((tmp_path / "ledger").read_text())["releases"]
     both = [np.array(release["eta"][:ROWS]) for release in told]
     together = float(np.max(np.sqrt(sum(eta**2 for eta in both))))
     assert alone < together <= 1
-    assert f"η is at most {together:.4g}" in enough.stdout
+    assert f"the η of each record is at most {together:.4g}" in enough.stdout
 
 
 def single(table: pa.Table) -> pa.Table:
@@ -157,7 +157,7 @@ def test_a_column_in_common_that_tells_nobody_apart_spends_nobodys_budget(run):
     assert "warning: 1 earlier release shares only 'sex' with this table" in doubtful.stderr
     assert "counts as new" in doubtful.stderr
     assert "--person" in doubtful.stderr
-    assert "in earlier releases of the ledger" not in doubtful.stdout
+    assert "in earlier releases recorded in the ledger" not in doubtful.stdout
 
 
 def test_a_table_in_which_nobody_is_recognised_is_warned_of_first(run, tmp_path):

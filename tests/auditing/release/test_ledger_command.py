@@ -146,8 +146,8 @@ def test_entries_are_shown_and_voided(here):
         (("void", "2", "--reason", "again"), "already voided"),
         (("void", "9", "--reason", "x"), "has no entry 9"),
         (("void", "1", "--reason", " "), "Use --reason to state why"),
-        (("show", "--person", "name"), "pass the table"),
-        (("show", "--ledger", "other.json"), "There is no ledger 'other.json'"),
+        (("show", "--person", "name"), "also need TABLE"),
+        (("show", "--ledger", "other.json"), "There is no ledger at 'other.json'; check --ledger"),
     ):
         refused = run("ledger", *arguments)
         assert refused.exit_code == 2, refused.output
@@ -161,7 +161,7 @@ def test_what_would_be_over_a_limit_is_not_recorded(here):
     for given, complaint in (
         ({"eta": 0.9, "target_eta": 1}, "η would be 1.08 for row 0, above the limit of 1"),
         ({"epsilon": 0.7, "max_membership": 0.75}, "membership inference would be 0.769"),
-        ({"unit": "person"}, "Use person= to name"),
+        ({"unit": "person"}, "requires person="),
         ({"unit": "family"}, "'row' or 'person'"),
         ({"epsilon": -1}, "epsilon must be at least 0"),
     ):

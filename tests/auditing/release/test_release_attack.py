@@ -207,7 +207,7 @@ def test_the_entry_of_a_folder_is_held_to_it(tmp_path, monkeypatch):
     path.write_text(json.dumps(content))
     told = CliRunner().invoke(app, attack)
     assert told.exit_code == 1
-    assert "ABOVE THE LEDGER'S BOUND (99.9 % confidence): left out." in told.stdout
+    assert "ABOVE THE LEDGER'S BOUND (99.9 % confidence) for the change “left out”." in told.stdout
     for more, words in (
         (["--l2", "3"], "its --l2 is"),
         (["--target-eta", "9"], "its --target-eta is 1.0, not 9.0"),

@@ -173,7 +173,7 @@ def test_rare_values_are_merged_where_there_is_a_level_for_them_and_dropped_else
     settled, drop, told = settle_rare_names(raw, plan, 10, "merge")
     assert drop == ("vip",)
     assert told == (
-        "1 column was dropped, because fewer than 10 records share some of their values: 'vip'.",
+        "1 column was dropped, because some values are shared by fewer than 10 records: 'vip'.",
         "Values shared by fewer than 10 records were merged into '(other)': 'job'.",
     )
     # The smiths join the three judges, who are too few by themselves.

@@ -163,7 +163,7 @@ def test_remedies_come_by_their_error_and_useless_ones_after_a_constant():
         "not measured",
         "not measured",
     ]
-    assert remedies.note == "1 more did not help or were not tried."
+    assert remedies.note == "1 more remedy did not help or was not tried."
 
 
 def test_terminal_page_and_slider_say_the_same_of_more_noise(capsys):
@@ -188,7 +188,7 @@ def test_an_outsiders_number_never_stands_alone():
     card = show_audit(report("outsider").audit).cards[0]
     (line,) = (text for text in card.beside if "outsider" in text)
     assert "(estimate)" in line
-    assert "informed attacker 100 %" in line
+    assert "informed attacker: 100 %" in line
 
 
 def test_what_is_not_known_is_said_and_nothing_is_drawn_of_it():

@@ -142,7 +142,7 @@ def test_verdict_says_when_nothing_is_left_of_the_model():
     audit = make_audit(target_eta=100.0, sigma=2.9)
     verdict = judge(judged(audit, 0.001, 0.1))
     assert verdict.tone == "caution"
-    assert "the noise leaves the model of little use" in verdict.headline
+    assert "with this noise, the model is of little use" in verdict.headline
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_green_follows_from_the_interval_of_the_difference_to_a_constant(low, hi
     verdict = judge(judged(audit, low, high))
     assert verdict.label == label
     assert verdict.tone == ("good" if low > 0 else "caution")
-    assert ("a constant's 37.3 %" in verdict.headline) == (low <= 0)
+    assert ("a constant prediction's 37.3 %" in verdict.headline) == (low <= 0)
 
 
 def test_a_model_that_was_not_compared_with_a_constant_is_not_green():

@@ -37,8 +37,8 @@ _FOUND = (
 class CheckedFile:
     """An input file, or a file to be published."""
 
-    role: str  # ``table``, ``model_file``, ``public`` or ``plan``; ``release`` if it is to leave
-    name: str  # without the folder it lies in
+    role: str  # ``table``, ``model_file``, ``public``, ``plan``, or ``release`` (to be published)
+    name: str  # without its folder
     bytes: int
     sha256: str
 
@@ -59,7 +59,7 @@ def _files_at(path: Path) -> list[Path]:
         return sorted(file for file in path.rglob("*") if file.is_file())
     if not path.is_file():
         raise InputError(
-            f"--check states the SHA-256 of every file, but {shown(path.name)} is not a file on "
+            f"A check states the SHA-256 of every file, but {shown(path.name)} is not a file on "
             "this machine; copy it to this machine first."
         )
     return [path]
@@ -71,11 +71,11 @@ def _digest(path: Path) -> tuple[int, str]:
 
 
 def recommend(verdict: Verdict, leaving: bool) -> str:
-    """Return ``refuse``, ``review`` or ``release``.
+    """Return the recommendation: ``refuse``, ``review`` or ``release``.
 
     ``release`` requires that limits were set and all are met, that there is no other concern, and
     that the check covers files to be published. ``refuse`` means that a limit is exceeded or an
-    attack succeeded. Otherwise a person must decide.
+    attack succeeded. With ``review``, a person must decide.
     """
     if not verdict.passed or verdict.tone == "bad":
         return "refuse"
@@ -192,19 +192,19 @@ def check_target(path: Path, keep: Iterable[Path]) -> None:
     check_path(path)
     if path.suffix.lower() != ".json":
         raise InputError(
-            "--check must name a .json file (the sheet is written to the same folder), not "
+            "The check must be a .json file (its sheet is written to the same folder), not "
             f"{shown(path.name)}."
         )
     for other in keep:
         real, place = other.resolve(), path.resolve()
         if place == real or place.is_relative_to(real) or place.with_suffix(".txt") == real:
             raise InputError(
-                f"--check {shown(path.name)} would overwrite or lie inside {shown(other.name)}; "
+                f"The check {shown(path.name)} would overwrite or lie inside {shown(other.name)}; "
                 "name another file."
             )
     if (path.exists() or path.with_suffix(".txt").exists()) and not _is_check(path):
         raise InputError(
-            f"{shown(path.name)}, or the sheet next to it, was not written by --check and is not "
+            f"{shown(path.name)}, or the sheet next to it, is not an earlier check and is not "
             "replaced; name another file."
         )
 
@@ -232,7 +232,7 @@ def stated(*asked: Any) -> dict[str, Any]:
 
 
 class PendingCheck:
-    """A requested check: its files are read before the audit and again after it."""
+    """A requested check; the input files are read before the audit, and compared after it."""
 
     def __init__(
         self, path: Path, inputs: Mapping[str, Path], folders: Iterable[Path], *asked: Any

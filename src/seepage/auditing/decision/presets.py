@@ -2,11 +2,11 @@
 
 Without any information, membership inference succeeds half of the time. A success rate of 60, 75 or
 90 % turns odds of 1 : 1 into 1.5, 3 or 9 : 1. Pure differential privacy with ε = log 1.5, log 3 or
-log 9 would allow the same. An inferred value harms the person directly. The limit on the gain of a
-guess is therefore five percentage points below the limit on the gain of membership inference over
-chance. A true positive rate of 0.1, 0.5 or 0.9 at a false positive rate of 1 % means a precision of
-at most 9, 34 or 48 % for a value with a prevalence of 1 %. ``docs/how-to/decide.md`` gives the
-reasons.
+log 9 allows the same success rates. An inferred value harms the person directly. The limit on the
+gain of a guess is therefore five percentage points below the limit on the gain of membership
+inference over chance. A true positive rate of 10, 50 or 90 % at a false positive rate of 1 % means
+a precision of at most 9, 34 or 48 % for a value with a prevalence of 1 %.
+``docs/how-to/decide.md`` gives the reasons.
 
 This module imports nothing, because ``seepage --help`` reads it.
 """
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 class Preset:
     """Limits for one kind of recipient, against an attacker who knows all other records."""
 
-    audience: str  # who will see the release
-    max_membership: float  # how often membership inference may succeed; chance is 0.5
-    max_guess_gain: float  # what the release may add to a guess of a class or category
-    max_guess_tpr: float  # how often a value may be recognised at 1 % false positives
+    audience: str  # the recipients of the release
+    max_membership: float  # the success rate of membership inference (chance: 0.5)
+    max_guess_gain: float  # how much the release may raise the success rate of a guess
+    max_guess_tpr: float  # the true positive rate of attribute inference at 1 % false positives
 
 
 PRESETS = {

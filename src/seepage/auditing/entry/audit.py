@@ -76,8 +76,8 @@ def audit(
         The standard deviation of the Gaussian noise on every released number; by default the
         smallest noise that meets ``target_eta``.
     target_eta
-        The leakage that no record should exceed. With the default of 1, an unbiased attack on a
-        value has a standard error of at least one standard deviation of its column.
+        The leakage η that no record should exceed. With the default of 1, an unbiased attack on a
+        value has a standard error of at least one standard deviation of the value's column.
     attacker
         An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``. The
         success rate of membership inference is then also estimated for this attacker
@@ -104,8 +104,8 @@ def audit(
     sample_weight
         The weights that the model was fitted with.
     preprocessing
-        Whether the values that the steps learnt from the data count as public (``"frozen"``), or
-        are learnt again when a record changes (``"refitted"``).
+        Whether the values that the pipeline's steps learnt from the data count as public
+        (``"frozen"``), or are learnt again when a record changes (``"refitted"``).
     refit
         By default, the whole procedure is refitted without each of the most exposed records if the
         data also determined anything besides the model (scaling, levels, class weights, a penalty).
@@ -121,7 +121,7 @@ def audit(
         The name of the table in the result.
     seed
         The seed of the held-out rows and of the noise in the privacy–utility curve; for an audit by
-        attack, of the random halves. No released number depends on the seed.
+        attack, that of the random halves. No released number depends on the seed.
     shadows, jobs
         For an audit by attack: how many shadow models to fit (16 by default), and how many at a
         time.

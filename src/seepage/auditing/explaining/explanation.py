@@ -38,13 +38,14 @@ class Meaning:
         The assumption about the mechanism: ``"any mechanism"``, ``"Gaussian noise"``,
         ``"this run"`` or ``"its (ε, δ) alone"``.
     membership, at_prior
-        The success rate of membership inference at even odds, and at the base rate.
+        The largest success rate of membership inference at even odds, and at the base rate.
     tpr, tpr_strict
-        The true positive rate of membership inference at false positive rates of 1 % and 0.1 %.
+        The largest true positive rate of membership inference at false positive rates of 1 % and
+        0.1 %.
     closest
-        The minimum root mean squared error of any estimate of a number, as a fraction of its known
-        range; 0.5 without a release. The error is averaged over records at the two ends of that
-        range.
+        The minimum root mean squared error of any estimate of a number, as a fraction of the
+        number's known range (0.5 without a release). The squared error is averaged over records at
+        the two ends of that range.
     trade_off
         The trade-off between false positives and false negatives.
     """
@@ -178,16 +179,16 @@ def explain(
     neighbours: str = "add-or-remove",
     prior: float = 0.5,
 ) -> Explanation:
-    """Return upper limits on the success of an informed attacker, under a privacy budget.
+    """Return upper bounds on the success of an informed attacker, under a privacy budget.
 
     The informed attacker knows all other records. All limits follow from the trade-off between true
     and false positives under the guarantee. For (ε, δ), the trade-off is ``TPR = min(1, δ +
     e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference succeeds at most ``1 − (1 − δ)/(1 +
     e^ε)`` of the time. For a training run, the trade-off follows from its steps.
 
-    A guarantee covers the worst-case record of any table. For your own records,
-    ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, returns each record's
-    success rate.
+    A guarantee covers the worst-case record of any table. ``leak.membership()`` of
+    :func:`seepage.leakage`, or of a measured run, returns the success rate for each of your
+    records.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from seepage.tables.names import shown
 
 
 def draw_picture(path: Path, title: str, curves: Sequence[tuple[str, TradeOff]]) -> Path:
-    """Draw each reading's ROC curve and the chance line, from a false positive rate of 0.01 %."""
+    """Draw each reading's ROC curve and the chance line, for false positive rates from 0.01 %."""
     from matplotlib.figure import Figure
 
     check_path(path)

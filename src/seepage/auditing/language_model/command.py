@@ -55,7 +55,9 @@ def _check(question: ExtractionQuestion) -> None:
         check_share(question.max_tpr, "--max-tpr")
     for option, given in (("--max-tpr", question.max_tpr), ("--reference", question.reference)):
         if given not in (None, ()) and question.held_out is None:
-            raise InputError(f"{option} needs --held-out: records that the model has not seen.")
+            raise InputError(
+                f"{option} needs --held-out, a file of records that the model was not trained on."
+            )
     _compared(question)
     for kind in _kinds(question):
         check_choice(kind, "--kinds", KINDS)

@@ -19,13 +19,13 @@ from seepage.attacks.extraction.result import ExtractionResult
 from seepage.attacks.membership.inference import MembershipInference, MembershipInferenceResult
 from seepage.attacks.membership.texts import text_losses
 
-TRIES = 10_000  # that anybody can afford: an hour of a hosted model
+TRIES = 10_000  # affordable for anybody: an hour of a hosted model
 FPR = 0.01  # the false positive rate at which recognised records are counted
 
 
 @dataclass(frozen=True, eq=False)
 class AttackedModel:
-    """The results of extraction and membership inference on one model, and its held-out loss.
+    """The results of extraction and membership inference on one model, and the held-out loss.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class AttackedModel:
         The number of secrets within reach of 10,000 tries, and the probability that one try emits
         the most exposed secret.
     membership
-        The membership inference attack; None without held-out records.
+        The result of membership inference; ``None`` without held-out records.
     held_out_bits
-        The mean loss per token on held-out records, in bits; None without such records.
+        The mean loss per token on held-out records, in bits; ``None`` without such records.
     """
 
     name: str
@@ -91,7 +91,10 @@ class TextRecognition:
     references: Sequence[Any] = ()
 
     def attack(self, net: Any, *, by_loss: bool = False) -> MembershipInferenceResult | None:
-        """Return the membership inference attack on a model; None without held-out records."""
+        """Return the result of membership inference on a model; ``None`` without held-out records.
+
+        With ``by_loss``, the attack uses the loss alone, without reference models.
+        """
         if not self.held_out:
             return None
         texts = [*self.records, *self.held_out]
@@ -116,8 +119,8 @@ class TextRecognition:
     def measured_before(self, net: Any, result: ExtractionResult) -> AttackedModel:
         """Return the results for the model before fine-tuning.
 
-        This model was trained on none of the records, so if an attack on its loss succeeds, the
-        held-out records are of another kind.
+        This model was trained on none of the records. If an attack on its loss succeeds, the
+        held-out records therefore differ in kind from the training records.
         """
         earlier = [replace(each, low=each.base) for each in result.secrets if each.base is not None]
         return AttackedModel(
@@ -129,7 +132,7 @@ class TextRecognition:
         )
 
     def held_out_bits(self, net: Any) -> float | None:
-        """Return a model's mean loss on held-out records, in bits per token."""
+        """Return a model's mean loss on held-out records, in bits per token, if there are any."""
         if not self.held_out:
             return None
         losses = text_losses(net, self.held_out, self.tokenizer)

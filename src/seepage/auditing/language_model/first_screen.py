@@ -62,7 +62,7 @@ def show_extraction(
             "held-out records → training records",
             "bad" if own.within else "",
             "" if own.within else "none by this sampler",
-            (f"{TRIES:,} tries, each 10 times likelier than a blind guess",),
+            (f"{TRIES:,} tries, each at least 10 times as likely to succeed as a blind guess",),
         ),
     ]
     measured = [*models[:1], *([] if before is None else [before]), *models[1:]]
@@ -93,14 +93,15 @@ def _recognised_card(own: AttackedModel) -> Card:
     """Return how many training records membership inference recognises."""
     title = "Training records recognised"
     if own.membership is None:
-        return Card(title, "1 %", NOT_MEASURED, "false positives → found", "", "", ("--held-out",))
+        meaning = "false positive rate → true positive rate"
+        return Card(title, "1 %", NOT_MEASURED, meaning, "", "", ("--held-out",))
     found = own.membership.tpr(FPR)
     low, high = found.interval
     return Card(
         title,
         "1 %",
         f"{100 * found.rate:.3g} %",
-        "false positives → members found",
+        "false positive rate → true positive rate",
         "bad" if low > FPR else "",
         f"95 % CI {100 * low:.2g} to {100 * high:.3g} %",
         (f"AUC {own.membership.auc:.2f}, {own.membership.method}",),
@@ -108,7 +109,7 @@ def _recognised_card(own: AttackedModel) -> Card:
 
 
 def protection_of(each: AttackedModel) -> tuple[str, ...]:
-    """Return secrets within reach, the most exposed one, and members recognised, as text."""
+    """Return as text: secrets within reach, the largest probability, and recognised members."""
     found = each.membership
     recognised = NOT_MEASURED if found is None else f"{100 * found.tpr(FPR).rate:.3g} %"
     return str(each.within), _one_in(each.most_exposed), recognised
@@ -153,12 +154,11 @@ def _histogram(result: ExtractionResult) -> Histogram:
     return Histogram(
         bars,
         "Secrets by tries",
-        "tries on average" + "; outlined: held-out secrets" * bool(result.held_out),
+        "mean number of tries" + " (outlined: held-out secrets)" * bool(result.held_out),
         few,
         f"{TRIES:,} tries",
         ((0, "1"), (4, "10⁴"), (8, "10⁸"), (12, "more")),
-        f"Histogram of the tries needed to extract {len(result.secrets)} secrets: "
-        f"{int(own[:few].sum())} need at most {TRIES:,}, and {int(reached.sum())} are within "
-        "reach.",
+        f"Histogram of the tries needed to extract {counted(len(result.secrets), 'secret')}. At "
+        f"most {TRIES:,} tries: {int(own[:few].sum())}. Within reach: {int(reached.sum())}.",
         "secrets",
     )

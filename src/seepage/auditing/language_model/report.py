@@ -44,7 +44,7 @@ _ADVICE = (
 class ExtractionReport(Report):
     """The report of an attack on a language model."""
 
-    result: ExtractionResult  # what was found
+    result: ExtractionResult
     # The names of the model's folder and of the file of records
     source: str
     records: str
@@ -59,7 +59,7 @@ class ExtractionReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """The verdict: secrets that can be extracted, recognised records, and remedies."""
+        """The verdict: extractable secrets, recognised records, and remedies."""
         result = self.result
         few, total, leaked = self.models[0].within, len(result.secrets), result.leaked()
         outside = result.likely(TRIES, held_out=True)
@@ -67,19 +67,19 @@ class ExtractionReport(Report):
         beside = f" (held-out: {outside:,} of {len(result.held_out):,})" * bool(result.held_out)
         tone, label = "caution", "No secret is within reach"
         headline = (
-            f"None of {counted(total, 'secret')} is within reach (10,000 tries, each ten times as "
-            "likely to succeed as a blind guess); another attack might find more."
+            f"None of {counted(total, 'secret')} is within reach (10,000 tries, each at least ten "
+            "times as likely to succeed as a blind guess); another attack might find more."
         )
         if few:
             tone, label = "bad", "Secrets can be extracted"
             headline = (
                 f"{few:,} of {counted(total, 'secret')} {'is' if few == 1 else 'are'} within "
-                f"reach{beside}: 10,000 tries suffice, each ten times as likely to "
+                f"reach{beside}: 10,000 tries suffice, each at least ten times as likely to "
                 f"succeed as a blind guess. "
                 f"The most exposed secret is emitted {once_in(result.ranked[0].probability)}."
             )
         if few and leaked is not None and leaked.interval.low <= 0:
-            tone, label = "caution", "No more than held-out records"
+            tone, label = "caution", "No more exposed than held-out secrets"
         if recognised is not None:
             headline = f"{recognised} {headline}"
             if tone != "bad":
@@ -103,12 +103,15 @@ class ExtractionReport(Report):
         )
 
     def _recognised(self) -> str | None:
-        """Say how many members are recognised, if significantly more than by chance."""
+        """Return how many members are recognised, if significantly more than by chance."""
         attack = self.models[0].membership
         if attack is None or attack.tpr(FPR).interval.low <= FPR:
             return None
         rate = 100 * attack.tpr(FPR).rate
-        return f"Membership inference recognises {rate:.3g} % of training records."
+        return (
+            f"Membership inference recognises {rate:.3g} % of training records at a false positive "
+            "rate of 1 %."
+        )
 
     def _membership_sentences(self) -> list[str]:
         attack = self.models[0].membership
@@ -161,13 +164,9 @@ class ExtractionReport(Report):
             most = max(repeated)
             lines.append(
                 f"{counted(sum(groups[c][0] for c in repeated), 'secret is', 'secrets are')} in "
-                f"several records. Those in {most} records need {number(groups[most][1])} tries "
-                "(median)"
-                + (
-                    f", and those in one record need {number(groups[1][1])}."
-                    if 1 in groups
-                    else "."
-                )
+                f"several records. Secrets in {most} records need a median of "
+                f"{number(groups[most][1])} tries"
+                + (f", and secrets in one record {number(groups[1][1])}." if 1 in groups else ".")
             )
         exposed = [each.exposure for each in result.secrets if each.exposure is not None]
         if exposed:
@@ -271,14 +270,17 @@ class ExtractionReport(Report):
 
 def _compared(leaked: Any) -> list[str]:
     if leaked is None:
-        return ["Held-out records of the same kind would show how much of this is generalisation."]
+        return [
+            "Held-out records of the same kind would show how much of this leakage is "
+            "generalisation."
+        ]
     what = "gain" if leaked.of_base else "log-probability"
     sure = "more than" if leaked.interval.low > 0 else "not significantly more than"
     return [
         f"The mean {what} is {number(leaked.members)} bits for training secrets and "
         f"{number(leaked.held_out)} for held-out secrets, {sure} generalisation explains. The "
-        f"difference is {number(leaked.difference)} (95 % CI {number(leaked.interval.low)} to "
-        f"{number(leaked.interval.high)}, rank test P {number(leaked.p_value)})."
+        f"difference is {number(leaked.difference)} bits (95 % CI {number(leaked.interval.low)} to "
+        f"{number(leaked.interval.high)}; rank test, P = {number(leaked.p_value)})."
     ]
 
 

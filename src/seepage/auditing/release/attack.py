@@ -1,4 +1,4 @@
-"""Empirical attack on releases: distinguishes a table from a changed copy by published figures.
+"""An attack on releases, which distinguishes a table from a changed copy by published figures.
 
 The procedure is run on a table and on a changed copy. In the copy, a record, or a person with all
 their records, is left out or has another label, other numbers or another category. Releases are
@@ -73,16 +73,16 @@ from seepage.tables.names import shown
 
 @dataclass(frozen=True)
 class Attack:
-    """Stores how often releases of a table are distinguished from those of a changed copy."""
+    """How often releases of a table are distinguished from those of a changed copy."""
 
     row: int
-    change: str  # what was done to the record
-    disclosed: tuple[str, ...]  # the published figures that differ, which tell the two for certain
-    releases: int  # of each of the two tables
-    right: int  # how often the test named the right table, of both together
-    stated: float  # how often it may, at most, on average over the releases, as the ledger has it
-    of_pair: float = 1.0  # the same by ε and δ of these two tables
-    # The same by the ε of the table alone, without δ, where σ is drawn
+    change: str  # the change to the record, in words
+    disclosed: tuple[str, ...]  # the published figures that differ, which reveal the table
+    releases: int  # the number of releases of each of the two tables
+    right: int  # how often the test named the right table, over the releases of both
+    stated: float  # the ledger's bound on the success rate, averaged over the releases
+    of_pair: float = 1.0  # the bound by ε and δ of these two tables
+    # The bound by the ε of the table alone, without δ, if σ is drawn
     by_epsilon: float | None = None
 
     @property
@@ -97,7 +97,7 @@ class Attack:
         return float(betaincinv(self.right, 2 * self.releases - self.right + 1, 1 - level))
 
     def exceeds(self, level: float = 0.999) -> bool:
-        """Return whether the success rate is significantly above the bound that uses ε and δ."""
+        """Return whether the success rate is significantly above a bound that uses ε and δ."""
         return self.seen_at_least(level) > min(self.stated, self.of_pair)
 
     def refutes_epsilon(self, level: float = 0.999) -> bool:
@@ -107,10 +107,10 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """Stores the ledger's bound for one record, or person, in one release."""
+    """The ledger's bound for one record, or person, in one release."""
 
     loss: PrivacyLoss
-    sigma: float  # of the release
+    sigma: float  # the noise of the release
     beside: Mapping[str, tuple[float, float]]  # ε and δ of replacements, by what is replaced
 
     @classmethod
@@ -150,7 +150,7 @@ def _success(mu: np.ndarray, epsilon: float, delta: float = 0.0) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _World:
-    """Describes the distribution of the releases that are made from one table."""
+    """The distribution of the releases that are made from one table."""
 
     prepared: Prepared
 
@@ -167,14 +167,14 @@ class _World:
         return np.ones(1) if vote is None else vote.published
 
     def beside(self, other: _World) -> tuple[float, float]:
-        """Return ε and δ of all randomly drawn or noisy figures, for this table and another."""
+        """Return ε and δ of a drawn σ and the noisy error rates, for this table and another."""
         vote = self.prepared.vote
         epsilon, delta = (0.0, 0.0) if vote is None else vote.beside(other.prepared.least)
         return epsilon + self.rates.epsilon, delta
 
     @property
     def epsilon_alone(self) -> float:
-        """The ε of all drawn or noisy figures, computed from this table alone, without δ."""
+        """The ε of a drawn σ and the noisy error rates, from this table alone, without δ."""
         vote = self.prepared.vote
         drawn = 0.0 if vote is None else vote.epsilon - math.log(vote.probability)
         return drawn + self.rates.epsilon
@@ -320,7 +320,8 @@ def run_release_attack(
         _check_same(procedure, raw, folder, listed)
     elif ledger is not None:
         raise InputError(
-            "Pass the release folder with --folder; it is needed to find the ledger entry."
+            "--ledger names the ledger that lists a release; name that release with --folder, or "
+            "leave --ledger out."
         )
     with warnings.catch_warnings():
         # The release warned of records that its ledger cannot tell; every table here would again.
@@ -336,15 +337,15 @@ def run_release_attack(
     for attack in found:
         if attack.refutes_epsilon(level):
             typer.echo(
-                f"The bound by ε alone is refuted (99.9 % confidence): {attack.change}. The "
-                "changed table needs different noise, so σ can rule out one of the two tables. δ "
-                "covers this case; declaring σ with --sigma avoids it."
+                f"The bound by ε alone is refuted (99.9 % confidence) for the change "
+                f"“{attack.change}”. The changed table needs different noise, so σ can rule out "
+                "one of the two tables. δ covers this case; declaring σ with --sigma avoids it."
             )
     failed = [attack.change for attack in found if attack.exceeds(level)]
     for change in failed:
         typer.echo(
-            f"ABOVE THE LEDGER'S BOUND (99.9 % confidence): {change}. Do not release; please "
-            "report this as a bug."
+            f"ABOVE THE LEDGER'S BOUND (99.9 % confidence) for the change “{change}”. Do not "
+            "release; please report this as a bug."
         )
     typer.echo(NOTICE)
     return not failed

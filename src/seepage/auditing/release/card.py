@@ -1,4 +1,4 @@
-"""Model card of a release, which shows only declared, coarsely rounded or noisy figures."""
+"""The model card of a release, which contains only declared, coarsely rounded or noisy figures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Usefulness:
     Both are published with noise.
     """
 
-    share: float  # with the noise, cut to between 0 and 1
-    constant: float  # the same of the constant that is wrong least often
-    scale: float  # of the noise on each
-    epsilon: float  # the privacy of both together
+    share: float  # the noisy rate of the model, clipped to [0, 1]
+    constant: float  # the noisy rate of the best constant prediction, clipped to [0, 1]
+    scale: float  # the scale of the noise on each rate
+    epsilon: float  # the ε of both rates together
     unit: float | None  # for a numeric target, the error above which a prediction counts as wrong
-    about: str = ONE_ROW  # whether it is private for one row, or for all rows of a person
+    about: str = ONE_ROW  # whether ε is for one row, or for all rows of a person
 
     @property
     def name(self) -> str:
-        """The kind of error rate: wrong classes, or predicted numbers with too large an error."""
+        """The name of the rate: of wrong classes, or of predicted numbers with too large errors."""
         if self.unit is None:
             return "error rate"
         return f"share of predictions off by more than {number(self.unit)}"
@@ -63,7 +63,7 @@ def write_release_card(
     if gain is not None and gain < 1:
         kept.append(
             f"the release raises the success rate of guessing a class or category by at most "
-            f"{percent(gain)} in absolute terms"
+            f"{100 * gain:.3g} percentage points"
         )
     if (rate := limits.max_guess_tpr) is not None and rate < 1:
         kept.append(

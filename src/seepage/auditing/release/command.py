@@ -46,7 +46,7 @@ def run_release(
     as_json: bool = False,
     check: Path | None = None,
 ) -> bool:
-    """Make a release from a table, write both folders and the ledger, and print the items.
+    """Make a release from a table, write both folders and the ledger, and print the findings.
 
     ``folders`` maps ``release`` and ``report`` to folders, and ``ledger`` to a file. ``origin``
     maps ``sign`` to a signing key, and ``replaces`` to the folder of the release being replaced. If
@@ -125,7 +125,10 @@ def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
         check_path(path)
     shared, private = out.resolve(), report.resolve()
     if private.is_relative_to(shared) or shared.is_relative_to(private):
-        raise InputError("The report is private: --report and --out must be different folders.")
+        raise InputError(
+            "The report is private: neither of the folders --report and --out may be, or be "
+            "inside, the other."
+        )
     if ledger.resolve().is_relative_to(shared) or ledger.resolve().is_relative_to(private):
         raise InputError("The ledger is private: put it outside --out and --report.")
 
@@ -133,8 +136,7 @@ def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
 class ReleaseReport(AuditReport):
     """The private report for the author, on a release that was written or withheld.
 
-    ``folders`` are those of :func:`run_release`. If a release is withheld, only the private report
-    is written.
+    ``folders`` are those of :func:`run_release`.
     """
 
     screen = "release.txt.j2"

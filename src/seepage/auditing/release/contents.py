@@ -55,13 +55,13 @@ PROTECTIONS = {
 
 @dataclass(frozen=True)
 class Item:
-    """Represents a published or withheld item, with its protection."""
+    """A published or withheld item, with its protection."""
 
     name: str
     protection: str  # a key of :data:`PROTECTIONS`
-    how: str  # one sentence
-    count: int = 0  # how many numbers or names leave
-    value: Any = None  # what leaves, if it is not in the model itself
+    how: str  # the protection, in a sentence
+    count: int = 0  # the number of published numbers or names
+    value: Any = None  # the published value, if it is not in the model itself
 
     @classmethod
     def read(cls, content: Any, place: int) -> Item:
@@ -146,9 +146,9 @@ class Release(Listing):
     def of(model: Any) -> Release:
         """Return the release of a noisy model from :func:`seepage.release`.
 
-        The model predicts from features; their encoding from raw columns is not included. Names,
-        classes, noise and constructor parameters are listed as "declared public". Whether they
-        depend on the data cannot be checked, so the author of the release is responsible for them.
+        The model predicts from features; the encoding of raw columns as features is not included.
+        Names, classes, noise and constructor parameters are listed as "declared public". Whether
+        they depend on the data cannot be checked; the author of the release is responsible.
         """
         record = getattr(model, "release_", None)
         if record is None:
@@ -263,7 +263,7 @@ def _declared(model: Any) -> list[Item]:
 
 
 def item_table(items: Sequence[Item]) -> list[str]:
-    """Return the lines of a Markdown table of the published items."""
+    """Return the lines of a Markdown table of items."""
     rows = (
         f"| {item.name} | {item.count or ''} | {PROTECTIONS[item.protection]} | {item.how} |"
         for item in items
@@ -319,7 +319,9 @@ class ReleaseFolder:
         if signature is None:
             yield "The release is not signed, so a forger could have changed the manifest too."
         else:
-            doubt = "" if trusted else " Compare this with the author's key, or pass it with --key."
+            doubt = ""
+            if not trusted:
+                doubt = " Compare it with the SHA-256 of the author's key, or pass the key (--key)."
             yield (
                 "The release is signed with the Ed25519 key whose SHA-256 is "
                 f"{signature.signer}.{doubt}"

@@ -30,14 +30,14 @@ from seepage.tables.columns import decoded
 
 
 class Neighbour(NamedTuple):
-    """The published figures of a table in which one record, or person, is changed."""
+    """A table in which one record, or person, is changed, and the figures that then change."""
 
     row: int
     change: str
-    figures: tuple[str, ...]  # the published ones that would be others
-    needed: float  # the σ with which nobody in it leaks more than they may
-    moved: float = math.nan  # how far from the released numbers its own are, before noise
-    column: str = ""  # whose class or level is another
+    figures: tuple[str, ...]  # the published figures that would change
+    needed: float  # the smallest σ with which nobody in this table leaks more than allowed
+    moved: float = math.nan  # the distance of its numbers from the released ones, before noise
+    column: str = ""  # the column whose class or level changes
 
     @property
     def disclosure(self) -> Disclosure:
@@ -78,7 +78,7 @@ def try_neighbours(
 
 
 def released_numbers(model: object) -> np.ndarray:
-    """Return the coefficients and the intercept of a model in the form that is released."""
+    """Return the coefficients and the intercept of a model as one vector."""
     return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
 
 
@@ -95,7 +95,7 @@ class ChangedTable(NamedTuple):
 
     change: str
     table: pa.Table
-    column: str = ""  # whose class or level is another
+    column: str = ""  # the column whose class or level changes
 
 
 class _Levels(NamedTuple):

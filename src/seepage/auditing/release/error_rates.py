@@ -1,4 +1,4 @@
-"""Computes exact error rates, the noisy rates that large releases publish, and their likelihood.
+"""Exact error rates, the noisy rates that large releases publish, and the likelihood of these.
 
 The privacy loss of the released model is counted separately. Given this model, adding, removing or
 replacing a record changes the model's error rate, and the smallest error rate of any constant, by
@@ -30,7 +30,7 @@ class ErrorRates:
 
     @property
     def published(self) -> bool:
-        """Whether the rates are published; below a thousand people, noise would dominate."""
+        """Whether the rates are published; below 1,000 records or people, noise would dominate."""
         return bool(self._people >= 1000)
 
     def exact(self, model: ReleasedModel) -> np.ndarray:

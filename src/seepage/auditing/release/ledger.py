@@ -62,10 +62,10 @@ class GuessLoss:
     """Privacy loss of a release with respect to the values of classes and categories.
 
     An attacker guesses among a record's possible values, so the record is *replaced*, not left out.
-    ``distance`` maps each column to the largest distance μ between the releases for two values. The
-    distance is infinite if unknown, and zero for a column that the release does not use. For the
-    same replacement, ε and δ apply to the figures published with the noisy numbers. Over
-    independent releases, squared distances, ε and δ each add up.
+    ``distance`` maps each column to the largest distance μ between the releases for two values of a
+    record. The distance is infinite if unknown, and zero for a column that the release does not
+    use. For the same replacement, ε and δ apply to the figures published with the noisy numbers.
+    Over independent releases, squared distances, ε and δ each add up.
     """
 
     distance: Mapping[str, float]
@@ -114,7 +114,7 @@ class PastRelease:
         return self.about.get("unit") == ONE_PERSON
 
     def as_json(self) -> dict[str, Any]:
-        """Return the privacy loss as plain JSON values."""
+        """Return the entry as plain JSON values."""
         columns = self.loss.columns
         losses = {name: _packed(columns[name]) for name in ("mu", "epsilon", "delta", "eta")}
         for name in ("mu", "epsilon", "delta"):  # one number where all are equal, as ε mostly is
@@ -140,7 +140,7 @@ class PastReleaseAsWritten:
         return PrivacyLoss.of(len(self), eta=eta, mu=np.inf, epsilon=np.inf)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the privacy loss as plain JSON values."""
+        """Return the entry as plain JSON values."""
         return {**self.about, "eta": dict(self.eta)}
 
     def earlier_loss(self, written: Sequence[str], people: People) -> Match:
@@ -161,10 +161,10 @@ class Recognition:
     """The privacy loss of earlier releases for the records of a table."""
 
     people: People
-    loss: PrivacyLoss  # over the earlier releases in which a record, or its person, was
-    known: np.ndarray  # whether it was in any
-    doubts: tuple[str, ...] = ()  # what the owner must know before anything is released
-    entries: tuple[PastRelease | PastReleaseAsWritten, ...] = ()  # those in which anybody was
+    loss: PrivacyLoss  # over the earlier releases that contain a record, or its person
+    known: np.ndarray  # whether any earlier release contains the record or its person
+    doubts: tuple[str, ...] = ()  # warnings to the owner before a release
+    entries: tuple[PastRelease | PastReleaseAsWritten, ...] = ()  # those with any of the records
 
     @property
     def spent(self) -> np.ndarray:
@@ -174,7 +174,7 @@ class Recognition:
 
 @dataclass(frozen=True, eq=False)
 class ReleaseLedger:
-    """The privacy loss of each record in earlier releases, found by keyed digests of its values."""
+    """Each record's privacy loss in earlier releases, by keyed digests of the record's values."""
 
     key: bytes = field(default_factory=partial(os.urandom, 32))
     entries: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
@@ -409,9 +409,10 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
 def find_ledger() -> Path:
     """Return the path of the project's ledger, which covers all folders below its own.
 
-    If ``SEEPAGE_LEDGER`` is set, it names the file. Otherwise the ledger is the nearest one in the
-    current folder and its parents, up to the home folder or the folder with ``.git``. If there is
-    none, the ledger is a new file in the current folder. Another user's ledger is not used.
+    If ``SEEPAGE_LEDGER`` is set, it names the file. Otherwise the ledger is the nearest
+    ``seepage-ledger.json`` in the current folder and its parents, up to the home folder or a folder
+    with ``.git``. If there is none, the ledger is a new file in the current folder. Another user's
+    ledger is not used.
     """
     if named := os.environ.get("SEEPAGE_LEDGER"):
         return Path(named)
@@ -579,8 +580,8 @@ class LedgerFile(Listing):
     ) -> PrivacyLoss:
         """Return the total privacy loss over all entries, for each row of a table.
 
-        With ``person``, the loss of a row is that of the row's person. With
-        ``entry``, return the loss of that entry only, which is zero if it was voided.
+        With ``person``, the loss of a row is that of the row's person. With ``entry``, return the
+        loss in the entry with this number only, which is zero if the entry was voided.
         """
         with open_ledger(self.path) as held:
             ledger = held.ledger if entry is None else held.ledger.only(entry)
@@ -623,7 +624,7 @@ class LedgerFile(Listing):
         if unit not in (ONE_ROW, ONE_PERSON):
             raise InputError(f"unit must be 'row' or 'person', not {shown(unit)}.")
         if unit == ONE_PERSON and person is None:
-            raise InputError("Use person= to name the column that identifies people.")
+            raise InputError("unit='person' requires person=, the column that identifies people.")
         loss = PrivacyLoss.of(raw.num_rows, eta=eta, mu=mu, epsilon=epsilon, delta=delta)
         with open_ledger(self.path) as held:
             earlier = held.ledger.recognise(raw, person)
@@ -682,5 +683,5 @@ def _arrow(table: Any) -> pa.Table:
     except (TypeError, ValueError) as error:
         raise InputError(
             "The table must be a data frame, or a mapping of columns of equal length and one type "
-            f"each, not an object of type {type(table).__name__}; convert it."
+            f"each; convert this object of type {type(table).__name__}."
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,13 @@ def show_ledger(
 ) -> None:
     """Print the entries of a ledger, and the remaining privacy budgets of the people in a table.
 
-    ``people`` is the private Parquet file to write, with the numbers of every row.
+    ``people`` is the private Parquet file to write, with the privacy losses and the remaining η of
+    every row.
     """
     if table is None and (people is not None or person is not None):
         raise InputError(
-            "The ledger stores no values; pass the table of the people whose budgets you want to "
-            "see."
+            "The ledger stores no values: --person and --people also need TABLE, the table of the "
+            "people."
         )
     raw = None if table is None else read_whole(table, options)
     with _opened(path) as held:
@@ -83,15 +85,19 @@ def _opened(path: Path | None) -> Any:
     place = find_ledger() if path is None else path
     check_path(place)
     if not place.is_file():
+        if path is not None:
+            raise InputError(f"There is no ledger at {shown(str(place))}; check --ledger.")
+        if os.environ.get("SEEPAGE_LEDGER"):
+            raise InputError(f"There is no ledger at {shown(str(place))}; check SEEPAGE_LEDGER.")
         raise InputError(
-            f"There is no ledger {shown(place.name)} in this folder; change to the project's "
-            "folder, or give the file with --ledger."
+            f"There is no ledger {shown(place.name)} in this folder or the project's folders above "
+            "it; change to the project's folder, or give the file with --ledger."
         )
     return open_ledger(place)
 
 
 def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
-    """Yield each entry with its records' largest losses, in the entry and over all entries."""
+    """Yield each entry with the largest losses of its records, in this entry and over all."""
     for number, entry in enumerate(held.ledger.entries, 1):
         about = {key: value for key, value in entry.about.items() if key != "folder"}
         folder = entry.about.get("folder")
@@ -113,7 +119,7 @@ def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
 
 
 def _largest(loss: PrivacyLoss) -> dict[str, float]:
-    """Return the largest value of each privacy loss, and the largest membership success rate."""
+    """Return the largest η, μ, ε and δ, and the largest success rate of membership inference."""
     numbers = {**loss.columns, "membership": loss.membership()}
     return {name: float(np.max(values, initial=0.0)) for name, values in numbers.items()}
 

@@ -49,19 +49,20 @@ from seepage.risks.privacy_loss import PrivacyLoss
 
 @dataclass(frozen=True, eq=False)
 class MadeRelease:
-    """Stores a release and the private findings for its author."""
+    """A release and the private findings for its author."""
 
     release: Release
     audit: Audit
     prepared: Prepared
     usefulness: Usefulness | None
-    # Of the figures that leave beside the noisy numbers, redrawing σ included: the largest of
-    # anybody left out, or with another class or category
+    # ε and δ of the figures published with the noisy numbers, including the redrawing of σ: the
+    # largest for any record or person that is left out, or has another class or category
     epsilon: float
     delta: float
-    loss: PrivacyLoss  # of every record, or person
-    guesses: GuessLoss  # of the values of anybody
-    replaced: Mapping[str, tuple[float, float]]  # ε and δ beside the numbers, by what is replaced
+    loss: PrivacyLoss  # the privacy loss of every record, or person
+    guesses: GuessLoss  # the privacy loss for guesses of values
+    # ε and δ of the figures published with the noisy numbers, by kind of replacement
+    replaced: Mapping[str, tuple[float, float]]
 
 
 def make_release(
@@ -246,11 +247,11 @@ def _figures_privacy(
     tried: Sequence[Neighbour],
     useful: Usefulness | None,
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the largest ε and δ of the other figures: of anybody left out, of a replaced value.
+    """Return the largest (ε, δ) of the other figures: for removals, and for replacements.
 
-    The first two exclude people whose absence would certainly change a figure; they are reported
-    separately. Those of another class or category are at least as large, since only some
-    replacements were tried.
+    The first pair excludes records or people whose removal would certainly change a figure; they
+    are reported separately. The second pair, for another class or category, is at least as large as
+    the first, since only some replacements were tried.
     """
     told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
     hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
@@ -265,7 +266,7 @@ def _figures_privacy(
 def _with_disclosures(
     audit: Audit, disclosures: tuple[Disclosure, ...], ruled_out: Mapping[str, int]
 ) -> Audit:
-    """Return the audit, its risks and remedies including certain disclosure by published figures.
+    """Return the audit with risks and remedies that include disclosure by published figures.
 
     If a figure would change without a record, an attacker who knows all other data learns that the
     record is a member. If a figure would change with another class or other values, the attacker
@@ -300,8 +301,8 @@ def _items(
     """Yield all published and withheld items."""
     figures, settings, unit = prepared.figures, prepared.trained.settings, prepared.trained.unit
     noise = (
-        f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no {ONE[unit]} leaks more "
-        f"than η = {procedure.target_eta:g} through all of them."
+        f"Every number has independent Gaussian noise, σ = {prepared.sigma:g}; through all noisy "
+        f"numbers together, no {ONE[unit]} leaks more than η = {procedure.target_eta:g}."
     )
     yield Item("coefficients", "noised", noise, int(np.size(model.coef_)))
     yield Item("intercept", "noised", noise, int(np.size(model.intercept_)))
@@ -318,8 +319,8 @@ def _items(
     if by_domain < len(scaled):
         how = (
             "Unit and centre are the standard deviation and mean of a normal distribution with the "
-            "same central 90 % interval. Units are rounded up to 2 or 5 times 10ᵏ, and centres to "
-            "whole units."
+            "column's central 90 % interval. Units are rounded up to 2 or 5 times 10ᵏ, and centres "
+            "to whole units."
         )
         yield Item("scaling", "coarse", how, 2 * (len(scaled) - by_domain))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
@@ -334,7 +335,7 @@ def _items(
         how, protection = "The unit is a quarter of the width of the target's domain.", "declared"
         if procedure.target not in procedure.domains:
             how, protection = (
-                "The unit is the standard deviation of a normal distribution with the same "
+                "The unit is the standard deviation of a normal distribution with the target's "
                 "central 90 % interval, rounded up to 2 or 5 times 10ᵏ.",
                 "coarse",
             )
@@ -379,8 +380,8 @@ def _losses(
 
     Records whose membership risk was not examined get the largest μ of those examined. μ is
     infinite if no risk is known, or if removing the record or person would change a published
-    figure; for guesses of a column, if they were not measured, or a published figure rules out
-    some of its values.
+    figure. For guesses of a column, μ is infinite if they were not measured, or if a published
+    figure rules out some of its values.
     """
     every, risks = audit.records.every, audit.risks
     mu: Any = np.inf
@@ -429,7 +430,7 @@ def _with_guesses(
 def _ledger_finding(
     procedure: Procedure, prepared: Prepared, loss: PrivacyLoss, limit: float | None
 ) -> LedgerFinding | None:
-    """Return the ledger's findings about the records, and their leakage over all releases."""
+    """Return what the ledger records about these records, and their leakage over all releases."""
     recognition, ledger = prepared.recognition, procedure.ledger
     if recognition is None or ledger is None:
         return None

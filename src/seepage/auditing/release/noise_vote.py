@@ -138,11 +138,11 @@ class NoiseDraw:
     """The distribution of σ for a table; votes are repeated until the σ of one is large enough."""
 
     grid: np.ndarray
-    chance: np.ndarray  # with which one vote draws every point
+    chance: np.ndarray  # the probability with which one vote draws each point of the grid
     blocks: int
-    epsilon: float  # of one vote
-    least: float  # the least σ that is enough for the table
-    sigma: float  # the one that was drawn
+    epsilon: float  # the ε of one vote
+    least: float  # the smallest σ that is enough for the table
+    sigma: float  # the drawn σ
 
     @property
     def probability(self) -> float:
@@ -197,8 +197,9 @@ def vote_on_noise(
 ) -> NoiseDraw | None:
     """Draw the noise of a release from a grid until it is enough; ``None`` if no point is.
 
-    ``allowed`` is the leakage allowed for each record, or person, and ``block`` is its block.
-    ``least`` is the smallest noise with which no record or person exceeds the allowed leakage.
+    ``allowed`` is the leakage allowed for each record, or person, and ``block`` the number of the
+    voting block of each. ``least`` is the smallest noise with which no record or person exceeds the
+    allowed leakage.
     """
     chance = chances(block_opinions(trained, allowed, block, blocks), grid, epsilon)
     enough = np.where(grid < least, 0.0, chance)
@@ -212,8 +213,8 @@ def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarra
     """Return the probability with which each point of the grid is drawn.
 
     A point at position ``x`` of the random order (between 0 and 1) is drawn if it is accepted, with
-    probability ``p``, and no point before it is. The probability of this is ``p ∫ Π(1 − x p') dx``,
-    with the product over all other points.
+    probability ``p``, and no point before it is. The probability of this is ``p ∫₀¹ Π(1 − x p')
+    dx``, with the product over the acceptance probabilities ``p'`` of all other points.
     """
     score = scores(opinions, grid)
     accepted = np.exp(epsilon / 2 * (score - score.max()))
@@ -224,7 +225,7 @@ def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarra
 
 
 def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Return minus the number of votes between each point of the grid and the median."""
+    """Return the score of each point: minus the number of votes between it and the median."""
     below = np.sum(opinions[:, None] <= grid, axis=0)
     beyond = len(opinions) - np.concatenate([[0], below[:-1]])
     short = np.minimum(below, beyond) - len(opinions) / 2
@@ -236,7 +237,7 @@ def block_opinions(
 ) -> np.ndarray:
     """Return each block's vote on the noise for the whole table, computed from its records only.
 
-    ``block`` is the block of each record, or person.
+    ``block`` is the number of the block of each record, or person.
     """
     source, owner = trained.records, trained.records.owner
     opinions = np.full(blocks, math.inf)  # a block without a model asks for more than any other

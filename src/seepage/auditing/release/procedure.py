@@ -63,12 +63,12 @@ class Prepared:
 
     trained: TrainedModel
     eta: np.ndarray  # the leakage of every record at σ = 1, or of every person
-    recognition: Recognition | None  # what the ledger knows of every record, if there is one
+    recognition: Recognition | None  # the ledger's findings about every record, if there is one
     sigma: float
-    least: float  # the least on the coarse grid with which none leaks more than they may
-    figures: dict[str, Any]  # everything that leaves without noise, by name
-    needed: np.ndarray  # the σ with which every record, or person, leaks what they may
-    seats: Seats  # where every row of the table votes
+    least: float  # the smallest σ on the coarse grid with which none leaks more than allowed
+    figures: dict[str, Any]  # the figures published without noise, by name
+    needed: np.ndarray  # the σ with which each record, or person, leaks exactly what is allowed
+    seats: Seats  # the voting block of every row of the table
     vote: NoiseDraw | None  # if σ was drawn
     spent: np.ndarray  # the η² of every record, or person, over earlier releases
     rows: np.ndarray  # the row number of each record, or of each person's first record
@@ -109,7 +109,7 @@ class Procedure(ReleaseQuestion):
         return TrainedModel(settings.fit(encoded.source, start), settings, encoded)
 
     def prepare(self, raw: pa.Table, seats: Seats | None = None) -> Prepared:
-        """Fit the model, measure leakage and choose the noise; warn if people cannot be matched.
+        """Fit the model, measure leakage and choose the noise; warn if records are not recognised.
 
         ``seats`` assigns rows to voting blocks; by default, the seats are drawn at random.
         """
@@ -235,8 +235,8 @@ class Procedure(ReleaseQuestion):
             who = MANY[ONE_ROW if self.person is None else ONE_PERSON]
             raise InputError(
                 f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} has been "
-                f"spent by earlier releases; leave those {who} out, or raise --target-eta. "
-                "`seepage ledger show` with the table shows the remaining budgets."
+                f"spent by earlier releases; leave out {who} without a remaining budget, or raise "
+                "--target-eta. `seepage ledger show` with the table shows the remaining budgets."
             )
         return np.sqrt(left)
 
@@ -248,10 +248,11 @@ class Procedure(ReleaseQuestion):
         least: float,
         places: np.ndarray,
     ) -> NoiseDraw | None:
-        """Draw the noise by a vote of everybody at their places, with labels in their public unit.
+        """Draw the noise by a vote, with labels in their public unit.
 
-        Return ``None`` if σ is declared, or if no point of the grid is enough. With too few
-        records, return ``None``, or raise an error if a vote was requested.
+        ``places`` are the seats of the records or people. Return ``None`` if σ is declared, or if
+        no point of the grid is enough. With too few records, return ``None``, or raise an error if
+        a vote was requested.
         """
         if self.sigma is not None:
             return None

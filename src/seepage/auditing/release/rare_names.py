@@ -28,7 +28,7 @@ CHOICES = ("refuse", "drop", "merge")
 def settle_rare_names(
     raw: pa.Table, plan: ColumnPlan, holders: int, choice: str
 ) -> tuple[pa.Table, tuple[str, ...], tuple[str, ...]]:
-    """Return the table with rare values merged, the columns to drop, and a list of the changes.
+    """Return the table with rare values merged, the columns to drop, and sentences about both.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def settle_rare_names(
     if choice == "refuse" or (choice == "merge" and text):
         what = f"Few {who} share a value"
         if text:
-            what = f"Nearly every {'record' if owner is None else 'person'} has a unique value"
+            what = "Some columns have at least half as many different values as the table has rows"
         ways = "--drop or --rare drop" if text else "--rare drop, --rare merge or --drop"
         held = {name: list(sizes[name].values()) for name in rare[:5]}
         which = "; ".join(
@@ -78,8 +78,8 @@ def settle_rare_names(
     steps = []
     if drop:
         steps.append(
-            f"{counted(len(drop), 'column was', 'columns were')} dropped, because fewer than "
-            f"{holders} {who} share some of their values: {listed(drop)}."
+            f"{counted(len(drop), 'column was', 'columns were')} dropped, because some values are "
+            f"shared by fewer than {holders} {who}: {listed(drop)}."
         )
     if merged:
         steps.append(

@@ -110,8 +110,8 @@ class Match(NamedTuple):
     """The privacy loss of one table's records, after matching them to another table's people."""
 
     loss: PrivacyLoss
-    known: np.ndarray
-    doubtful: np.ndarray  # known but for one column
+    known: np.ndarray  # whether a record matches
+    doubtful: np.ndarray  # whether it matches in all columns but one
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +178,12 @@ class People:
         )
 
     def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
-        """Return the other table's losses, found by matching it to this table, and the matches.
+        """Return the losses of the other table's records, matched to this table, and the matches.
 
-        ``loss`` has one entry per record of this table; with ``of_people``, it is for all records
-        of the record's person together. Return ``None`` if the tables cannot be compared. If a
-        column identifies people in either table and both tables have it, that column decides. Of
-        two such columns, the one with the larger loss is used. Otherwise all shared columns must
+        ``loss`` has one entry per record of this table; with ``of_people``, an entry is for all
+        records of the record's person together. Return ``None`` if the tables cannot be compared.
+        If a column identifies people in either table and both tables have it, that column decides.
+        Of two such columns, the one with the larger loss is used. Otherwise all shared columns must
         agree. If the other table lacks columns of this one, at least half of this table's records
         must be unique in the shared columns. The probability that a stranger from the same
         population matches nobody is then about one half or more. If everybody matches somebody, for

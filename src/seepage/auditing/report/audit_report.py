@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 COLOURS = {"good": "green", "caution": "yellow", "bad": "red"}
-EMBEDDED_ROWS = 100_000  # above this the page holds only the most exposed records
+EMBEDDED_ROWS = 100_000  # of a larger table, the page contains only the most exposed records
 _EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
 _OF_A_BOUND = ("adversary", "unit", "value", "guarantee", "assumptions", "reason")
 
@@ -144,7 +144,7 @@ class AuditReport(Report):
         )
 
     def _listed(self, some: SomeRecords) -> list[dict[str, Any]]:
-        """Return records for a table, each with its leakage relative to the largest."""
+        """Return records for a table, each with its leakage as a fraction of the largest."""
         largest = self.audit.records.quantile("eta", 1) or 1.0
         eta, columns, label, _ = (some.numbers[name].tolist() for name in NUMBERS)
         shares = np.clip(np.asarray(eta) / largest, 0, 1).tolist()
@@ -326,26 +326,36 @@ def record_table(
 
 
 def pack(audit: Audit) -> dict[str, Any]:
-    """Return the most exposed records as JSON: per column, little-endian numbers in base64."""
+    """Return the most exposed records for the page's JSON: columns of numbers in base64."""
     kept = audit.records.at(np.sort(audit.records.most(EMBEDDED_ROWS).place))
     eta, features, label, exact = (kept.numbers[name] for name in NUMBERS)
     people, risks = audit.unit == ONE_PERSON, audit.risks
     first = "first row" if people else "row"
     which = "the person's first row" if people else "the record"
-    whole = (
-        "all rows of the person with their labels" if people else "the whole record with its label"
+    whole, of_columns = "the record with its label", "the record's columns alone"
+    of_label = "the record's label alone"
+    if people:
+        whole, of_columns, of_label = (
+            "all rows of the person with their labels",
+            "the columns of these rows alone",
+            "the labels of these rows alone",
+        )
+    every = (
+        "least root mean squared error of an unbiased attack on all columns at once, in standard "
+        "deviations"
     )
-    every = "least error of an attack on all its columns at once, in standard deviations"
     # A short and a full heading, the order, and the values
     columns = [
         (first, f"number of {which} in the table, 0 for the first", False, kept.row),
-        ("leakage η", f"about {whole}", True, eta),
-        ("η of columns", "about the record without its label", True, features),
-        ("η of label", "about the label alone", True, label),
+        ("leakage η", f"leakage about {whole}", True, eta),
+        ("η of columns", f"leakage about {of_columns}", True, features),
+        ("η of label", f"leakage about {of_label}", True, label),
         ("error on all columns", every, False, exact),
     ]
     for name, errors in list(kept.errors.items())[:_EMBEDDED_CELLS]:
-        words = f"least error of an attack on {plain(name)}, in its own units"
+        words = (
+            f"least standard error of an unbiased attack on {plain(name)}, in the column's units"
+        )
         columns.append((f"± on {short(name, 24)}", words, False, errors))
     if MU in kept.numbers and risks is not None:
         right = accuracy_beside(kept.numbers[MU], 0.5, risks.epsilon, risks.delta)
@@ -458,7 +468,7 @@ def _lines_below(report: AuditReport, most: int) -> Iterator[RenderableType]:
 
 
 def _risk_rows(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the risks of membership and attribute inference, and the usefulness of the model."""
+    """Yield membership and attribute inference, the leakage η, and the usefulness of the model."""
     risks, found, chance = audit.risks, audit.outsider, "50 %, chance"
     who = "a person" if audit.unit == ONE_PERSON else "a row"
     if risks is not None:
@@ -491,7 +501,7 @@ def _risk_rows(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _worst_guesses(audit: Audit) -> Iterator[GuessFinding]:
-    """Yield the guess that gains most, over all columns and over sensitive ones, each once."""
+    """Yield the guesses with the largest gain of all columns and of the sensitive columns."""
     guesses = () if audit.risks is None else audit.risks.guesses
     sensitive = {a.name for a in audit.attributes if a.sensitive}
     seen: GuessFinding | None = None

@@ -75,8 +75,8 @@ class Drawing:
     """One figure, drawn for a wide page and for a phone, and described in words."""
 
     name: str  # the name of its file, without the extension
-    alternative: str  # what it shows, for people who cannot see it
-    caption: str  # what to take from it
+    alternative: str  # a description for people who cannot see the figure
+    caption: str  # the main finding
     file: str  # A complete SVG document with fixed colours
     # SVG elements for the page, in its theme's colours
     wide: str
@@ -169,7 +169,7 @@ def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
 
 
 def draw_histogram(audit: Audit) -> Drawing:
-    """Draw the histogram of the records' leakage, with the limit."""
+    """Draw the histogram of the records' leakage, with a line at the limit."""
     limit, over, records = find_limit(audit), count_over(audit), audit.records
     shown = records.span()
     # Far below the rest nothing is shown; a few such records must not squeeze all the others.
@@ -201,17 +201,14 @@ def draw_histogram(audit: Audit) -> Drawing:
             va="top",
         )
         axes.grid(axis="x", visible=False)
-        axes.set_xlabel(
-            f"leakage η of a {ONE[audit.unit]}"
-            + ("" if narrow else " (further right: more exposed)")
-        )
+        axes.set_xlabel(f"leakage η of a {ONE[audit.unit]}")
         axes.set_ylabel(f"number of {MANY[audit.unit]}")
         word_ticks(axes.xaxis)
 
     median, worst = records.quantile("eta", 0.5), records.quantile("eta", 1)
     caption = (
-        f"Half of the {number_of(records.count, audit.unit)} leak at most η = {number(median)}, "
-        f"the most exposed one η = {number(worst)}."
+        f"Half of the {number_of(records.count, audit.unit)} leak at most η = {number(median)}; "
+        f"the most exposed {ONE[audit.unit]} leaks η = {number(worst)}."
     )
     alternative = (
         f"Histogram of the leakage of {number_of(records.count, audit.unit)} on a logarithmic axis"
@@ -222,7 +219,7 @@ def draw_histogram(audit: Audit) -> Drawing:
 
 
 def draw_attributes(audit: Audit) -> Drawing | None:
-    """Draw the minimum errors on the easiest columns; ``None`` if no unbiased attack exists."""
+    """Draw the least errors of attacks on the easiest columns; ``None`` if none is finite."""
     ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
     ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:15]
     if not ranked:
@@ -257,7 +254,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
         axes.set_xlabel(
             "least error ÷ spread of the column"
             if narrow
-            else "least error of an attack ÷ spread of the column (1: no better than the spread)"
+            else "least error of an unbiased attack ÷ spread of the column"
         )
         word_ticks(axes.xaxis)
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
@@ -265,12 +262,13 @@ def draw_attributes(audit: Audit) -> Drawing | None:
     most = ranked[0]
     caption = (
         "Columns further left can be estimated more precisely from the release. At the dashed "
-        "line, an attacker's error is as large as the column's own spread (for a category: a whole "
-        "level)." + (" * marks sensitive columns." if any(a.sensitive for a in ranked) else "")
+        "line, the least error equals the column's spread (for a category: a whole level)."
+        + (" * marks sensitive columns." if any(a.sensitive for a in ranked) else "")
     )
     alternative = (
-        f"Least attack error of {counted(len(ranked), 'column')}, easiest first, divided by each "
-        f"column's spread: from {number(float(least.min()))} for {short(most.name)} to "
+        f"Least error of an unbiased attack on {counted(len(ranked), 'column')}, easiest first, "
+        f"divided by each column's spread: from {number(float(least.min()))} for "
+        f"{short(most.name)} to "
         f"{number(float(least.max()))} for {short(ranked[-1].name)}. Each error is for the "
         f"{ONE[audit.unit]} that is easiest to attack."
     )
@@ -312,7 +310,7 @@ def draw_grouping(grouping: GroupingFinding, place: int, who: str = "record") ->
 
 
 def draw_curve(audit: Audit) -> Drawing | None:
-    """Draw test error and leakage against the noise; ``None`` if there is no curve."""
+    """Draw held-out error and leakage against the noise; ``None`` if there is no curve."""
     curve, limit = audit.curve, find_limit(audit)
     sigma = np.asarray(curve.sigma, float)
     usable = sigma > 0
@@ -365,7 +363,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
         lower.set_xscale("log")
         lower.set_xlim(start, end)
         lower.set_title("Privacy: leakage η (lower is better)")
-        lower.set_xlabel("noise σ on every released number (more to the right)")
+        lower.set_xlabel("noise σ on every released number")
         for axes in (upper, lower):
             for scale, _, colour, style in marks:
                 axes.axvline(scale, color=colour, lw=1.6, ls=style)
@@ -378,9 +376,9 @@ def draw_curve(audit: Audit) -> Drawing | None:
         figure.legend(loc="outside lower left", ncols=1 if narrow else 4, columnspacing=1.4)
 
     caption = (
-        "At each noise scale on the horizontal axis, the upper curve shows the error and the "
-        "lower curve the leakage. The error is that of a model fitted on some of the records and "
-        "tested on the others."
+        "At each noise scale on the horizontal axis, the upper panel shows the error and the lower "
+        "panel the leakage. The error is that of a model fitted on some of the records and tested "
+        "on the others."
     )
     if error.max() > highest:
         caption += (
@@ -388,10 +386,10 @@ def draw_curve(audit: Audit) -> Drawing | None:
             "prediction."
         )
     alternative = (
-        f"Two curves against the noise σ from {number(sigma.min())} to {number(sigma.max())}: the "
-        f"{error_name} changes from {number(error[0])} to {number(error[-1])}, and the leakage "
-        f"of the most exposed {ONE[audit.unit]} from {number(worst[0])} to {number(worst[-1])}. "
-        f"This release has σ = {number(audit.sigma)}."
+        f"Error and leakage against the noise σ. From σ = {number(sigma.min())} to "
+        f"{number(sigma.max())}, the {error_name} changes from {number(error[0])} to "
+        f"{number(error[-1])}, and the leakage of the most exposed {ONE[audit.unit]} from "
+        f"{number(worst[0])} to {number(worst[-1])}. This release has σ = {number(audit.sigma)}."
     )
     return render("curve", alternative, caption, draw, (5.4, 6.2))
 

@@ -40,21 +40,22 @@ from seepage.auditing.report.words import (
 )
 from seepage.core.result import SAME
 from seepage.risks.guessing import distance
+from seepage.tables.names import counted
 
 
 @dataclass(frozen=True)
 class Card:
     """A number with its baseline, such as an attacker's success with and without the release."""
 
-    name: str  # what is counted
-    # The two numbers, and what they are
+    name: str  # the quantity
+    # The two numbers, and their meaning
     baseline: str
     value: str
     meaning: str
-    # ``good`` or ``bad``, in a few words; neither where it is not judged
+    # ``good`` or ``bad``, and the judgement in a few words; both are empty without a judgement
     tone: str = ""
     judged: str = ""
-    beside: tuple[str, ...] = ()  # the same for another attacker, or another column
+    beside: tuple[str, ...] = ()  # the same quantity for another attacker or column
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Bar:
 
     ends: str
     count: int
-    over: bool  # whether they lie beyond the line
-    others: int | None = None  # how many of those whom they are compared with
+    over: bool  # whether these values lie above the limit
+    others: int | None = None  # the count in the group of comparison, if there is one
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,12 @@ class Histogram:
 
     bars: tuple[Bar, ...]
     title: str
-    axis: str  # what is told along it
-    line: int | None  # the bar that begins at the line
+    axis: str  # the label of the horizontal axis
+    line: int | None  # the first bar above the limit
     line_words: str
-    ticks: tuple[tuple[int, str], ...]  # the bars at whose beginning a number stands
-    alternative: str  # the same in words
-    counted: str = "records"  # what the heights count
+    ticks: tuple[tuple[int, str], ...]  # the labelled bars, with the label at the start of each
+    alternative: str  # a description in words
+    counted: str = "records"  # the label of the vertical axis
 
     def height(self, count: int) -> float:
         """Return the height of a bar with this count, on a logarithmic axis."""
@@ -93,7 +94,7 @@ class RemedyLine:
     name: str
     protection: tuple[str, ...]  # a cell for each column of the table
     error: str
-    compared: str  # with a constant prediction, or why there is no number
+    compared: str  # how it compares with a constant prediction, or why this is unknown
     tone: str = ""
 
 
@@ -101,12 +102,12 @@ class RemedyLine:
 class Remedies:
     """Remedies, the best first, compared with the current release."""
 
-    columns: tuple[str, ...]  # the headings of what is protected
+    columns: tuple[str, ...]  # the headings of the measures of protection
     lines: tuple[RemedyLine, ...]
     error: str = "error"  # the heading of the cost
     note: str = ""
     title: str = "What would help"
-    legend: tuple[tuple[str, str], ...] = ()  # what its symbols mean
+    legend: tuple[tuple[str, str], ...] = ()  # symbols and their meanings
 
 
 @dataclass(frozen=True)
@@ -253,24 +254,25 @@ def _membership(audit: Audit, stop: int | None) -> Card:
     found, beside = audit.outsider if own else None, _INFORMED
     if found is not None:
         noise = "no noise: " if found.sigma is None else ""
+        who = found.attacker.partition(",")[0].removeprefix("an ")
         beside = (
-            f"{noise}outsider {percent(found.membership)} (estimate), informed attacker "
+            f"{noise}{who}: {percent(found.membership)} (estimate); informed attacker: "
             f"{percent(found.informed)}"
         )
     elif own and audit.outsider_reason:
-        beside = "outsider: not estimated"
+        beside = "attacker who knows fewer records: not estimated"
     return Card(
         name="Recognised in the training data",
         baseline="50 %",
         value=percent(right),
-        meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
+        meaning=f"chance → at most ({whom(audit, risks.recognised_row)})",
         **judged,
         beside=(beside,),
     )
 
 
 def _value(audit: Audit, stop: int | None) -> Card | None:
-    """Return the guess that gains most or, without guesses, the best-estimated numeric column."""
+    """Return the guess with the largest gain or, without guesses, the easiest numeric column."""
     risks = audit.risks
     numbers = [a for a in most_exposed(audit.attributes) if a.kind == "numeric" and a.spread > 0]
     numbers = [a for a in numbers if a.sensitive] or numbers
@@ -280,7 +282,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         return number_card
     worst = risks.worst_guess
     name, prior, right, baseline = worst.name, worst.prior, worst.right, worst.baseline
-    who = f", {whom(audit, worst.row, worst.unit)}"
+    who = f" ({whom(audit, worst.row, worst.unit)})"
     curve = risks.curve
     if stop is not None and sigma != audit.sigma:
         if curve is None or curve.right is None or curve.baseline is None:
@@ -290,7 +292,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         right, baseline = float(curve.right[stop]), float(curve.baseline[stop])
     limit = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
     over, own = right - baseline > limit * (1 + SAME), sigma == audit.sigma
-    judged = _judged(audit, over, f"+{100 * limit:g}-point limit", own)
+    judged = _judged(audit, over, f"limit of {100 * limit:g} percentage points", own)
     beside = ""
     if number_card is not None and numbers[0].sensitive:
         told = f"{number_card.baseline} → {number_card.value}"
@@ -313,14 +315,14 @@ def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
         name=f"“{short(column.name, 24)}” estimated to within",
         baseline=f"±{number(column.spread)}",
         value=f"±{number(kept * column.spread)}",
-        meaning=f"without → with release, {whom(audit, column.easiest_row)}",
+        meaning=f"without → with release ({whom(audit, column.easiest_row)})",
         tone="bad" if ratio < 0.5 else "good",  # as protection() has it
-        judged="narrowed by more than half" if ratio < 0.5 else "narrowed by under half",
+        judged=f"least error {'below' if ratio < 0.5 else 'at least'} half the spread",
     )
 
 
 # What a guess starts from without the release
-_GUESSER = {"model": "predicted from other records", "frequencies": "commonest answer"}
+_GUESSER = {"model": "predicted from other records", "frequencies": "most common value"}
 
 
 # People -------------------------------------------------------------------------------------------
@@ -372,8 +374,8 @@ class _Edges:
                 Bar(text, count, k >= line)
                 for k, (text, count) in enumerate(zip(ends, counts, strict=True))
             ),
-            title=f"How surely recognised{whole}",
-            axis="membership inference succeeds, % of the time",
+            title=f"Risk of being recognised{whole}",
+            axis="success rate of membership inference",
             counted=who,
             line=self.line,
             line_words=f"limit {percent(self.limit)}",
@@ -384,28 +386,27 @@ class _Edges:
                 or (k % 4 == 0 and abs(k - line) > 2 and len(counts) - k > 2)
             ),
             alternative=(
-                f"Histogram of {number_of(examined, audit.unit)}{whole} by how often membership "
-                f"inference succeeds. {over:,} are above the limit of {percent(self.limit)}; half "
-                "of all are at most at "
-                f"{percent(audit.risks.median if audit.risks else 0.5)}."
+                f"Histogram of {number_of(examined, audit.unit)}{whole} by the success rate of "
+                f"membership inference. Above the limit of {percent(self.limit)}: {over:,}. Median "
+                f"over all {examined:,}: {percent(audit.risks.median if audit.risks else 0.5)}."
             ),
         )
 
 
-# What symbols mean to who reads nothing else
+# The symbols of the first screen
 LEGEND = (
     ("σ", "noise on each released number"),
     ("λ", "penalty on large coefficients"),
-    ("η", "leakage: 1/η is the least error, in standard deviations"),
+    ("η", "leakage: 1/η is the least error of an unbiased estimate, in standard deviations"),
 )
 
 # What would help ----------------------------------------------------------------------------------
 
 
 def _remedies(audit: Audit) -> Remedies:
-    """Return the current release, then its remedies in order of rank.
+    """Return the current release, its remedies in order of rank, and a constant prediction.
 
-    The list includes a constant prediction; remedies listed below it have models no better than it.
+    Remedies whose model is no better than a constant prediction are listed below it.
     """
     constant, error = audit.curve.trivial_error, error_at(audit, audit.sigma)
     risks = audit.risks
@@ -431,7 +432,8 @@ def _remedies(audit: Audit) -> Remedies:
     left = len(audit.remedies) - len(tried)
     note = ""
     if left:
-        note = f"{left} more did not help or were not tried."
+        remedies = counted(left, "more remedy", "more remedies")
+        note = f"{remedies} did not help or {'was' if left == 1 else 'were'} not tried."
     return Remedies(
         ("within limits", "recognised", "guess gains"),
         (
@@ -478,7 +480,7 @@ def _line(
     error: float | None,
     word: str,
 ) -> RemedyLine:
-    """Return a line of the table; unmeasured values are marked."""
+    """Return a row of the table; unmeasured values are marked."""
     guessed = audit.risks is not None and audit.risks.worst_guess is not None
     cells = (
         {"yes": "✓ yes", "no": "✕ no"}.get(met, met),

@@ -45,12 +45,12 @@ _CALLED = (
 
 
 def render(name: str, **values: Any) -> str:
-    """Return a text from the template of this name."""
+    """Return the text of the template ``name``."""
     return environment().get_template(name).render(**values)
 
 
 def tell(what: str, *about: Any, of: str = "sentences.j2") -> str:
-    """Return the paragraph of this name in a template file; line breaks become spaces."""
+    """Return the paragraph ``what`` of the template file ``of``; line breaks become spaces."""
     paragraph = getattr(environment().get_template(of).module, what)
     return re.sub(r"\s*\n\s*", " ", paragraph(*about)).strip()
 

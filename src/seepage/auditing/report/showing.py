@@ -9,6 +9,7 @@ from seepage.auditing.findings import ONE_PERSON, Audit
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.words import number_of
+from seepage.tables.names import counted
 
 
 def _counted(audit: Audit) -> str:
@@ -25,7 +26,7 @@ class ReportRendering:
         verdict = AuditReport(audit).verdict
         lines = [
             f"<Audit of {audit.source}: a {audit.model} model of {audit.target!r} on "
-            f"{_counted(audit)}, {audit.released:,} numbers released, "
+            f"{_counted(audit)}, {counted(audit.released, 'number')} released, "
             f"σ = {audit.sigma:.4g}",
             *(f"Notice: {notice}" for notice in audit.notices),
             f"{verdict.label}: {verdict.headline}",

@@ -92,7 +92,7 @@ def judge(audit: Audit) -> Verdict:
         tone, label = "caution", f"{label}, but usefulness not measured"
     elif useless and private:
         tone, label = "caution", "Private, but of little use"
-        headline = headline[:-1] + ", but the noise leaves the model of little use."
+        headline = headline[:-1] + ", but with this noise, the model is of little use."
     return Verdict(
         tone,
         label,
@@ -119,7 +119,7 @@ def meets_limits(audit: Audit) -> bool:
 
 
 def _leaks_more(audit: Audit) -> bool:
-    """Return whether a record exceeds a limit on η that the caller set, or if no risk is known."""
+    """Return whether a record exceeds the limit on η, if the caller set one or no risk is known."""
     named = any(gate.name == "--max-eta" for gate in audit.gates)
     asked = audit.risks is None or named or audit.noise.how not in ("given", "default")
     return asked and count_over(audit) > 0
@@ -144,7 +144,7 @@ def _tell_within(audit: Audit) -> str:
 
 
 def _narrowed(column: AttributeFinding) -> str:
-    """Return a sentence about how precisely a number is estimated, with and without the release."""
+    """Return how precisely a number is estimated, with and without the release, as a clause."""
     kept = spread_kept_of(column) or 0.0
     return (
         f"“{short(column.name)}” is estimated to within ±{number(kept * column.spread)} at best, "
@@ -179,13 +179,13 @@ def _stands_out(audit: Audit) -> str:
         return (
             f"“{short(most.name)}” of {whom(audit, most.row, most.unit)} is guessed right "
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
-            f"(limit +{100 * gain:g} points)"
+            f"(limit on the gain: {100 * gain:g} percentage points)"
         )
     rate, told = limit_on(audit, "--max-guess-tpr", MAX_GUESS_TPR), risks.told_best
     if told is not None and told.tpr is not None and told.tpr > rate * (1 + SAME):
         return (
             f"“{short(told.name)}” of {whom(audit, told.tpr_row or 0, told.unit)} can be "
-            f"recognised: true positive rate {percent(told.tpr)} at 1 % false positives "
+            f"recognised: true positive rate {percent(told.tpr)} at a 1 % false positive rate "
             f"(limit {percent(rate)})"
         )
     # What is not a category is not guessed: a number that is estimated closely counts as well.
@@ -201,7 +201,7 @@ def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
     people = audit.unit == ONE_PERSON
     yield f"Is any {'person' if people else 'row'} at risk?", tell("membership", audit)
     yield "And for an attacker who knows fewer records?", tell("outsider", audit)
-    yield "Who?" if people else "Which one?", tell("who", audit)
+    yield "Who is most at risk?" if people else "Which row is most at risk?", tell("who", audit)
     guesses = () if audit.risks is None else audit.risks.guesses
     by_prior = {(g.name, g.prior): g for g in guesses}
     sensitive = {a.name for a in audit.attributes if a.sensitive}
@@ -222,7 +222,7 @@ def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
 
 
 def _explain(audit: Audit) -> Iterator[str]:
-    """Yield the reasons for the verdict, as leakage η and minimum errors."""
+    """Yield the reasons for the verdict, as leakage η and least errors."""
     yield tell("limit", audit)
     yield tell("worst_record", audit)
     yield tell("label", audit)
@@ -261,10 +261,10 @@ def _tell_fixes(audit: Audit) -> str:
             return ""
         who = "person" if audit.unit == ONE_PERSON else "row"
         return (
-            f"More noise protects the most exposed {who} (--max-membership and --max-guess-tpr "
-            "compute how much)."
+            f"More noise protects the most exposed {who}; --max-membership and --max-guess-tpr "
+            "compute how much is needed."
         )
-    aim = "the target" if audit.target_eta is not None else "one standard deviation (η = 1)"
+    aim = "the target" if audit.target_eta is not None else "the default limit, η = 1"
     aim = f"every {ONE[audit.unit]} within {aim}{' and the limits on risks' if exposed else ''}"
     if not changes:
         return (
@@ -288,7 +288,7 @@ def name_change(audit: Audit, remedy: Remedy) -> str:
         return ""
     noise = f"σ = {remedy.sigma:.3g}"
     if remedy.kind == RemedyKind.WEIGHTS:
-        return f"reweighting, to even out the leakage (with {noise})"
+        return f"reweighting that evens out the leakage (with {noise})"
     taken = {RemedyKind.NOISE: f"{noise} instead of {audit.sigma:.3g}"}
     if remedy.l2 is not None:
         penalty = f"λ = {remedy.l2:.3g} instead of {audit.l2:.3g}"
@@ -307,7 +307,7 @@ def warn_of_constant(audit: Audit) -> str:
 
 
 def tell_steps(audit: Audit) -> tuple[str, ...]:
-    """Return sentences about the processing of the data, and further findings."""
+    """Return sentences about the processing of the data, the ledger and disclosed figures."""
     sentences, curve = list(audit.steps), audit.curve
     if audit.preset is not None:
         sentences.append(
@@ -341,7 +341,8 @@ def tell_ledger(ledger: LedgerFinding) -> list[str]:
     if ledger.known:
         sentences.append(
             f"{number_of(ledger.known, ledger.unit)} {'was' if ledger.known == 1 else 'were'} in "
-            "earlier releases of the ledger: over all releases, including this one, η is at most "
+            "earlier releases recorded in the ledger. Over all releases, including this one, the η "
+            f"of {'this' if ledger.known == 1 else 'each'} {ONE[ledger.unit]} is at most "
             f"{ledger.eta:.4g}."
         )
         sentences.append(tell("promise", ledger))
@@ -352,14 +353,14 @@ def tell_disclosures(check: DisclosureCheck) -> list[str]:
     """Return the result of the check of the most exposed records, and what to do."""
     if check.everything and not check.found:
         return [
-            "Among the changes tried, no published figure would change if one of the most exposed "
-            f"{MANY[check.unit]} were left out or replaced."
+            f"Leaving out or replacing one of the most exposed {MANY[check.unit]} changed no "
+            "published figure in any of the cases tried."
         ]
     if check.everything:
         figures = {figure for found in check.found for figure in found.figures}
         who = "the person of row" if check.unit == ONE_PERSON else "row"
         single = (
-            f"Disclosed by {who} {found.row} {found.change}: {listed(found.figures)}."
+            f"Disclosed by {who} {found.row} ({found.change}): {listed(found.figures)}."
             for found in check.found[:20]  # the most exposed come first
         )
         return [tell("disclosed", figures, check.rows(), check.unit), *single]

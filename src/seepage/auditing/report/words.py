@@ -77,7 +77,7 @@ def short(text: object, width: int = 48) -> str:
 
 
 def markdown(text: object, width: int = 48) -> str:
-    """Return a caller's name escaped for Markdown."""
+    """Return a caller's name or value, shortened and escaped for Markdown."""
     escaped = "".join(_MARKDOWN.get(c, c) for c in short(text, width))
     # Renderers turn bare addresses, such as www.example.org, into links, but not across an entity.
     return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
@@ -135,9 +135,9 @@ class Verdict:
     label: str
     headline: str
     sentences: tuple[str, ...]  # the reasons, one sentence each
-    answers: tuple[Answer, ...] = ()  # answers to the questions that come before these
-    gates: tuple[tuple[Gate, str], ...] = ()  # every limit that was set, and what is said of it
-    advice: tuple[tuple[str, str], ...] = ()  # what would help: its name, and a sentence
+    answers: tuple[Answer, ...] = ()  # frequent questions with their answers, printed first
+    gates: tuple[tuple[Gate, str], ...] = ()  # every limit that was set, with a sentence
+    advice: tuple[tuple[str, str], ...] = ()  # the remedies by name, with a sentence each
 
     @property
     def passed(self) -> bool:
@@ -182,7 +182,7 @@ def limit_on(audit: Audit, option: str, default: float) -> float:
 
 
 def count_recognised(audit: Audit, limit: float) -> int:
-    """Return how many records have a membership risk above a limit."""
+    """Return how many records membership inference recognises more often than a limit allows."""
     risks = audit.risks
     if risks is None or not risks.recognised > limit * (1 + SAME):
         return 0
@@ -198,7 +198,7 @@ def count_recognised(audit: Audit, limit: float) -> int:
 
 
 def relative_error(attribute: AttributeFinding, error: float) -> float:
-    """Return an attack's error relative to the natural variation of a column.
+    """Return an attack's error relative to the spread of a column.
 
     For a numeric column, the error is divided by the standard deviation. A category's error is on
     its one-hot code, where 1 is a whole level, and is returned unchanged.
@@ -251,7 +251,7 @@ def number_of(count: int, unit: str) -> str:
 
 
 def whom(audit: Audit, row: int, unit: str | None = None) -> str:
-    """Return the subject of a statement: a row, or a person, named by the first row only."""
+    """Return the subject of a statement: a row, or a person, who is named by their first row."""
     called = short(audit.called(row))
     if (unit or audit.unit) != ONE_PERSON:
         return f"row {called}"
@@ -349,16 +349,17 @@ def in_100(probability: float) -> str:
 def spread_kept(ratio: float) -> float:
     """Return the ratio of posterior to prior standard deviation for a normal prior.
 
-    It is ``1/√(1 + 1/r²)``, where ``r`` is the error of the best unbiased estimate divided by the
-    prior standard deviation: information adds up, ``1/post² = 1/prior² + 1/error²``.
+    The ratio is ``1/√(1 + 1/r²)``, where ``r`` is the error of the best unbiased estimate divided
+    by the prior standard deviation, since Fisher information is additive: ``1/post² = 1/prior² +
+    1/error²``.
     """
     return float(1 / np.hypot(1, 1 / ratio)) if ratio > 0 else 0.0
 
 
 def spread_kept_of(attribute: AttributeFinding) -> float | None:
-    """Return the posterior standard deviation of a numeric column relative to its spread.
+    """Return the posterior standard deviation of a numeric column, divided by the column's spread.
 
-    The result is for the most exposed record. It is ``None`` for categories, and for columns
+    The result is for the record that is easiest to attack; ``None`` for categories and for columns
     without a spread.
     """
     if attribute.kind != "numeric" or not attribute.spread > 0:

@@ -49,7 +49,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         axes = figure.subplots()
         for shown, colour, words in (
             ([name in telling for name in names], VERMILLION, "reveals it (5 % level)"),
-            ([name not in telling for name in names], BLUE, "not at that level"),
+            ([name not in telling for name in names], BLUE, "not significant"),
         ):
             if any(shown):
                 mask = np.array(shown)
@@ -62,7 +62,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         axes.set_xlabel(
             f"V-information ({by_layer.unit})"
             if narrow
-            else f"V-information about the property ({by_layer.unit}); dashed: its entropy"
+            else f"V-information about the property ({by_layer.unit}; dashed: the entropy)"
         )
         figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
 
@@ -81,7 +81,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
 
 
 def draw_since(audit: RecordingAudit) -> Drawing | None:
-    """Draw after which rounds each layer reveals the property; ``None`` if not tested."""
+    """Draw after which rounds each layer reveals the property; ``None`` without several rounds."""
     over = audit.over_rounds
     if over is None or len(over.rounds) < 2:
         return None
@@ -103,7 +103,7 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
             facecolors="none",
             edgecolors=MUTED,
             lw=1,
-            label="not at the 5 % level",
+            label="not significant (5 % level)",
         )
         axes.scatter(columns, rows, s=size, marker="s", color=VERMILLION, label="reveals it")
         axes.set_xlim(-0.6, len(places) - 0.4)
@@ -111,12 +111,12 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
         step = max(1, len(places) // (6 if narrow else 12))
         axes.set_xticks(places[::step], [str(over.rounds[k]) for k in places[::step]])
         axes.grid(visible=False)
-        axes.set_xlabel("all updates up to this round")
+        axes.set_xlabel("last round of the updates used")
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
 
     first = over.first()
     caption = (
-        "A full square means that an observer of the updates up to that round can infer the "
+        "A filled square means that an observer of the updates up to that round can infer the "
         "property from that layer (P at most 0.05, adjusted for all rounds and layers)."
     )
     alternative = (
@@ -150,7 +150,7 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
         axes.hlines(places, 1, times, color=MUTED, lw=1.5)
         for mask, colour, marker, words in (
             (apart, VERMILLION, "o", "stands out (5 % level)"),
-            (~apart, BLUE, "s", "not at that level" if who.reference else "a client"),
+            (~apart, BLUE, "s", "not significant" if who.reference else "client"),
         ):
             if mask.any():
                 axes.scatter(
@@ -168,7 +168,9 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
         name_rows(axes, [str(who.clients[k]) for k in kept], narrow, 24)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(
-            "× the median client" if narrow else "distance from the middle ÷ the median client's"
+            "× the median client"
+            if narrow
+            else "distance from the middle ÷ that of the median client"
         )
         word_ticks(axes.xaxis)
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)

@@ -25,9 +25,9 @@ from seepage.layers.recording_audit import RecordingAudit
 def show_recording(
     audit: RecordingAudit, name: str, limited: bool, attacks: tuple[PropertyAttack, ...] = ()
 ) -> FirstScreen:
-    """Return the first screen of an audit of recorded rounds, for the property of this name.
+    """Return the first screen of an audit of recorded rounds, for the property ``name``.
 
-    Without limits (``limited`` is false), the screen states that none was set.
+    If ``limited`` is false, the screen states that no limit was set.
     """
     found, told, apart = audit.layers.v_information, audit.telling(), audit.clients.named()
     ranking = found.ranking()
@@ -129,7 +129,7 @@ def _clients(audit: RecordingAudit) -> Histogram:
 
 
 def _left(audit: RecordingAudit) -> Remedies:
-    """Return an update's leakage, as recorded and then by remedy, the smallest first."""
+    """Return an update's leakage as recorded, then with each remedy, the smallest first."""
     first, *others = audit.layers.remedies
     lines = [
         RemedyLine(
@@ -147,13 +147,17 @@ def _left(audit: RecordingAudit) -> Remedies:
     ]
     unit, entropy = audit.layers.v_information.unit, audit.layers.v_information.columns["entropy"]
     # Remedies are tried on the recording alone, by the attacker without auxiliary data.
-    told = "still told" if audit.auxiliary is None else "inferred without auxiliary data"
+    told = "still revealed" if audit.auxiliary is None else "inferred without auxiliary data"
     return Remedies(
         (told, f"{unit} left (95 % CI)", "AUC left"),
         tuple(lines),
         "accuracy lost",
         legend=(
-            (unit, f"what the update or a layer reveals, of {number(float(entropy[0]))} in total"),
-            ("AUC", "of property inference (chance: 0.5)"),
+            (
+                unit,
+                "V-information of the whole update or a layer (the entropy of the property: "
+                f"{number(float(entropy[0]))})",
+            ),
+            ("AUC", "area under the ROC curve of property inference (chance: 0.5)"),
         ),
     )

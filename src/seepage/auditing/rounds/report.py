@@ -30,14 +30,14 @@ SCHEMA = "seepage-rounds/3"
 class RecordingReport(Report):
     """The report of an audit of a recording."""
 
-    audit: RecordingAudit  # what was found
+    audit: RecordingAudit
     # The names of the recording and of the property
     source: str
     property: str
     gates: tuple[Gate, ...] = ()  # the limits that were set, and whether they were met
-    values: Mapping[str, str] | None = None  # by client, the property's value, if it is shown
+    values: Mapping[str, str] | None = None  # the property's value by client, if it is shown
     versions: Mapping[str, str] = field(default_factory=dict)  # of the software that computed it
-    attacks: tuple[PropertyAttack, ...] = ()  # of every attacker that was run, the best layer
+    attacks: tuple[PropertyAttack, ...] = ()  # the best layer of every attacker
 
     screen = "rounds.txt.j2"
 

@@ -22,7 +22,7 @@ WITH_DATA, WITH_CLIENTS = "auxiliary data", "other clients' property"  # what an
 class PropertyAttack:
     """The layer from which an attacker infers a property best, with the AUC of the attack."""
 
-    attacker: str  # what the attacker has
+    attacker: str  # the attacker's data
     layer: str
     auc: float
     # The 95 % interval over clients, for this layer
@@ -57,7 +57,7 @@ def judge_recording(
     gates: tuple[Gate, ...],
     attacks: tuple[PropertyAttack, ...] = (),
 ) -> Verdict:
-    """Return the verdict on what a recording leaks about the property of this name."""
+    """Return the verdict on what a recording leaks about the property ``name``."""
     lead = leading(audit, attacks)
     what = f"“{short(name)}”"
     telling, apart = audit.telling(), audit.clients.named()
@@ -122,12 +122,12 @@ class LayerAdvice:
     """A piece of advice, with the remaining leakage of a whole update, if the advice was tried."""
 
     name: str
-    layers: tuple[str, ...] = ()  # those it is about
+    layers: tuple[str, ...] = ()  # the layers concerned
     remedy: str | None = None  # the name of the remedy that was tried on the recording
-    # The information of a whole update with it, and as recorded
+    # The V-information of a whole update with the remedy, and as recorded
     left: float | None = None
     whole: float | None = None
-    unreached: tuple[str, ...] = ()  # the telling layers that it does not change
+    unreached: tuple[str, ...] = ()  # the revealing layers that the remedy does not change
 
 
 def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
