@@ -448,7 +448,7 @@ def _without(
     """Return bounds on how far leaving out each record moves the release, (m, 2)."""
     here = changes(chunk)
     budget = _budget(here, 1, exact)
-    moves = _refined(here.without(rows), rows, here.without_exactly, budget)
+    moves = _refined(here.without(rows), rows, here.without_exactly, budget, exact)
     return np.stack([ends[:, 0] for ends in moves.distances()], axis=1)
 
 
@@ -643,7 +643,7 @@ def _guess_each(
     for piece in pieces:
         some, places = rows[piece], asked[piece]
         exactly = partial(here.replaced_exactly, others=others)
-        moves = _refined(here.replaced(some, others), some, exactly, budget)
+        moves = _refined(here.replaced(some, others), some, exactly, budget, exact)
         numbers = [np.zeros(len(some))]
         if candidates.covered is None:
             numbers = [moves.between().max(axis=(1, 2))]
@@ -665,17 +665,23 @@ def _guess_each(
 
 
 def _refined(
-    moves: Moves, rows: np.ndarray, exactly: Callable[[np.ndarray], Moves], budget: float
+    moves: Moves,
+    rows: np.ndarray,
+    exactly: Callable[[np.ndarray], Moves],
+    budget: float,
+    exact: bool | int,
 ) -> Moves:
     """Refit as many records as the budget allows, the most exposed and least certain first.
 
-    If the budget does not cover all records, results known to three digits are not refitted. If the
-    budget exceeds a thousand times their number, even results known to six digits are refitted.
+    If the budget does not cover all records, results known to three digits are not refitted (to
+    within 0.1 %, if no refits are asked for). If the budget exceeds a thousand times their number,
+    even results known to six digits are refitted.
     """
     width = _widest(moves)
     open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))
     if len(open_) > budget:
-        count, open_ = int(budget), open_[width[open_] > 1e-3]
+        known = 1e-3 if exact else 2e-3
+        count, open_ = int(budget), open_[width[open_] > known]
     if len(open_) > budget:
         expected = moves.expected().max(axis=1)
         exposed = open_[np.argsort(-expected[open_], kind="stable")]

@@ -17,7 +17,7 @@ for any family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -132,47 +132,57 @@ class ChangedRecords(FiniteChanges):
         model, K = self.model, 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         if self.certifies:
-            every = wide = np.arange(len(rows))
-            if rows.shape[1] == 1 and self.expansion.affords(len(rows) * K):
+            wide, single, quick = np.arange(len(rows)), rows.shape[1] == 1, False
+            if single and (quick := self.expansion.affords(len(rows) * K, 3e9)):
                 moves = self.expansion.moves(rows[:, 0], others)
-                wide = every[_is_wide(moves)]
-            if len(wide):
-                closer = moves.of(wide)
-                self._look(moves, wide, rows, others, free_shifts)
-                better = closer.radius.max(axis=1) < moves.radius[wide].max(axis=1)
-                moves.put(wide[better], closer.of(better))
-            if model.constant:
-                wide = every[_is_wide(moves)]
-                self._look(moves, wide, rows, others, quadratic_shifts)
+                wide = np.flatnonzero(_is_wide(moves))
+            bounds = [free_shifts, quadratic_shifts] if model.constant else [free_shifts]
+            # Of many records, the expansion is needed only for those not yet known to 0.1 %.
+            share = 0.001 if single and not quick else 0.049
+            _put_if_closer(moves, wide, self._bounded(rows[wide], others, bounds, share))
+            if single and not quick:
+                wide = wide[_is_wide(moves, share)[wide]]
+                if self.expansion.affords(len(wide) * K):
+                    _put_if_closer(moves, wide, self.expansion.moves(rows[wide, 0], others))
+            if model.constant and model.shifts is None:
                 wide = wide[_is_wide(moves)[wide]]
-                if model.shifts is None:
-                    worth = self._worth_a_pass(moves, wide, rows, others)
-                    self._look(moves, worth, rows, others, pair_shifts, CHUNK)
+                wide = self._worth_a_pass(moves, wide, rows, others)
+                found = self._bounded(rows[wide], others, [pair_shifts], chunk=CHUNK)
+                _put_if_closer(moves, wide, found)
         lost = np.flatnonzero(np.isinf(moves.radius).any(axis=1))
         for piece in row_slices(len(lost), self._width(rows, others)):
             bound_by_convexity(model, moves, lost[piece], rows, others)
         return moves
 
-    def _look(
+    def _bounded(
         self,
-        moves: Moves,
-        which: np.ndarray,
         rows: np.ndarray,
         others: Alternatives | None,
-        shifts_of: Callable[[LocalModel, np.ndarray, Centres], Shifts],
-        chunk: int | None = None,
-    ) -> None:
-        """Recompute the changes of these rows from the bounds that ``shifts_of`` returns."""
+        bounds: Sequence[Callable[[LocalModel, np.ndarray, Centres], Shifts]],
+        share: float = 0.049,
+        chunk: int = AT_ONCE,
+    ) -> Moves:
+        """Return the changes around their centres, from the first bound that is narrow enough.
 
-        def look(piece: slice) -> tuple[np.ndarray, Moves]:
-            some = rows[which[piece]]
+        The bounds are in order of their cost; ``share`` is as in :func:`_is_wide`.
+        """
+        K = 1 if others is None else len(others)
+        every = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
+
+        def look(piece: slice) -> tuple[slice, Moves]:
+            some = rows[piece]
             centres = Centres.of(self.model, some, others)
-            return which[piece], around(self.model, centres, shifts_of(self.model, some, centres))
+            for shifts_of in bounds:
+                found = around(self.model, centres, shifts_of(self.model, some, centres))
+                if not _is_wide(found, share).any():
+                    break
+            return piece, found
 
-        pieces = list(row_slices(len(which), self._width(rows, others), chunk=chunk or AT_ONCE))
+        pieces = list(row_slices(len(rows), self._width(rows, others), chunk=chunk))
         # What all pieces share is computed, and kept, with the first.
-        for here, closer in chain(map(look, pieces[:1]), spread(look, pieces[1:])):
-            moves.put(here, closer)
+        for piece, found in chain(map(look, pieces[:1]), spread(look, pieces[1:])):
+            every.put(piece, found)
+        return every
 
     def _worth_a_pass(
         self, moves: Moves, wide: np.ndarray, rows: np.ndarray, others: Alternatives | None
@@ -533,13 +543,21 @@ def of_one_size(rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield which, np.stack(list(rows[which]))
 
 
-def _is_wide(moves: Moves) -> np.ndarray:
+def _put_if_closer(moves: Moves, which: np.ndarray, found: Moves) -> None:
+    """Put the changes found for some records among all, where their largest radius is smaller."""
+    # Of two infinite radii, the one found has a centre.
+    before = moves.radius[which].max(axis=1)
+    closer = (found.radius.max(axis=1) < before) | np.isinf(before)
+    moves.put(which[closer], found.of(closer))
+
+
+def _is_wide(moves: Moves, share: float = 0.049) -> np.ndarray:
     """Return which records have a change of uncertain length, of shape (m,).
 
-    A half-width above 4.9 % of the distance triggers a tighter bound, since reports show two
-    digits.
+    By default, a half-width above 4.9 % of the distance triggers a tighter bound, since reports
+    show two digits.
     """
     least, most = moves.distances()
     with np.errstate(invalid="ignore"):
-        known = np.isfinite(most) & (most - least <= 0.049 * (most + least))
+        known = np.isfinite(most) & (most - least <= share * (most + least))
     return np.asarray(~known.all(axis=1))

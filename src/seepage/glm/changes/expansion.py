@@ -164,9 +164,12 @@ class Expansion:
             and model.gram_solver.rounding < 1e-9
         )
 
-    def affords(self, moves: int) -> bool:
-        """Return whether the expansion applies, and is cheap enough for this many changes."""
-        return self.exists and self._work(3, moves) <= 1e11
+    def affords(self, moves: int, most: float = 1e11) -> bool:
+        """Return whether the expansion applies, in at most so many multiplications.
+
+        ``moves`` is the number of changes.
+        """
+        return self.exists and self._work(3, moves) <= most
 
     def _work(self, order: int, moves: int) -> float:
         return float(len(self.model.inverse) ** order) * (len(self.model.X) + 4 * moves)

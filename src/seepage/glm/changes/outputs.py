@@ -217,7 +217,8 @@ class Outputs:
             while np.any(over := excess(low) > 0):
                 reach *= 2
                 low = np.where(over, given - reach, low)
-            root, active, last = np.clip(given, low, high), np.arange(len(given)), high - low
+            root, active = np.clip(given, low, high), np.arange(len(given))
+            last = np.full(len(given), np.inf)
             for _ in range(200):
                 m, lo, hi = root[active], low[active], high[active]
                 off = excess(m, active)
@@ -225,13 +226,13 @@ class Outputs:
                 high[active] = hi = np.where(off > 0, m, hi)
                 curved = self.curvature(m[:, None], every[active])[:, 0, 0]
                 new = m - off / (1 + weight[active] * curved)
+                # The rounding of the margins, which Replacements counts anyway
+                lost = 4 * EPS * (1 + np.abs(given[active]))
                 inside = (new > lo) & (new < hi) & (np.abs(new - m) <= last[active] / 2)
-                new = np.where(inside, new, _between(lo, hi))
-                root[active] = new = np.where(off == 0, m, new)
+                inside |= np.abs(new - m) <= lost
+                root[active] = new = np.where(inside, new, _between(lo, hi))
                 last[active] = np.abs(new - m)
-                # Nearer than the rounding of the margins, which Replacements counts anyway.
-                going = last[active] > 4 * EPS * (1 + np.abs(given[active]))
-                active = active[going]
+                active = active[last[active] > lost]
                 if not len(active):
                     break
         return np.asarray(root.reshape(*shape, 1))
