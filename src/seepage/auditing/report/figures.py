@@ -98,6 +98,7 @@ def render(
 
 
 def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narrow: bool) -> str:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with house_style(name):
@@ -105,7 +106,8 @@ def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narro
         draw(figure, narrow)
         buffer = io.StringIO()
         details = {"Date": None, "Creator": None, "Title": title}
-        figure.savefig(buffer, format="svg", metadata=details)
+        # Figure.savefig lays everything out twice.
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=details)
     return buffer.getvalue()
 
 
