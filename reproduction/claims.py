@@ -24,7 +24,7 @@ class Claims(NamedTuple):
             f"- **Holds up:** {self.holds}",
             f"- **Open or refuted:** {self.fails}",
             f"- **Deviations:** {self.deviations}",
-            f"- **To ask:** {self.asked}",
+            f"- **To ask the authors:** {self.asked}",
         ]
 
 
@@ -37,7 +37,7 @@ CLAIMS = {
         "if the choice of the weights is counted, reweighted records do not leak equally "
         "([fil-whole-procedure](fil-reweighting.md#fil-whole-procedure)).",
         "penalties and dropped levels are those of the authors' code, not of the text.",
-        "is the differing mean of Table 1 a root mean square?",
+        "Is the one differing mean of Table 1 a root mean square?",
     ),
     "Guo et al. 2022": Claims(
         "Rényi differential privacy and Fisher information leakage “both offer strong semantic "
@@ -48,7 +48,8 @@ CLAIMS = {
         "the printed ε of output perturbation assumes gradients of norm one; the accuracies up "
         "to which the RDP bound is informative are not reproduced.",
         "the network of the authors' code, not of Table 1; random probes instead of coordinates.",
-        "in which unit is the error on CIFAR-10, and is a record removed or replaced?",
+        "In what unit is the CIFAR-10 error given? Do neighbouring data sets differ by removing or "
+        "by replacing a record?",
     ),
     "Mo et al. 2021": Claims(
         "V-information and sensitivity localise “private latent information in a layer-wise "
@@ -56,9 +57,10 @@ CLAIMS = {
         "V-information follows the attack's success.",
         "sensitivity does not follow the attack's success; another layer leaks most, also on "
         "CIFAR-10; longer training does not reach the printed accuracy. All three are undecided, "
-        "because split, rounds and batches are not stated.",
+        "because the paper does not state the test split, the number of rounds or the batches.",
         "learning rate, initialisation, disjoint people, equal label mix.",
-        "which split, how many rounds, and was the correction ψ for layer sizes applied?",
+        "Which test split and how many rounds were used? Was the correction ψ for layer sizes "
+        "applied?",
     ),
     "Mueller et al. 2022": Claims(
         "PLIS “enables the identification of sensitive attributes and of subjects at high risk of "
@@ -70,6 +72,6 @@ CLAIMS = {
         "but not over all records; loss and gradient norm predict SSIM as well as PLIS does; PLIS "
         "with differential privacy is nearly as smooth as without.",
         "our own networks; PneumoniaMNIST, where the paper may have used ChestMNIST.",
-        "which network, attack options, data set and records?",
+        "Which network, attack options, data set and records were used?",
     ),
 }

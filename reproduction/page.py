@@ -36,7 +36,7 @@ set-up or an algorithm's goal).
 
 `seepage reproduce --list` lists all names. `seepage reproduce NAME` runs one experiment, from the
 data or, if the *Setting* states this, from kept results; `--json` prints numbers, kinds and
-verdicts. `make reproduce` runs all and writes these pages.
+verdicts. `make reproduce` runs all experiments and writes these pages.
 """
 
 

@@ -26,10 +26,10 @@ class AttributeProblem:
 
 
 def warfarin() -> AttributeProblem:
-    """Return IWPC with the allele of VKORC1, which has three values (section 6.4)."""
+    """Return IWPC with the VKORC1 genotype, which has three values (section 6.4)."""
     problem = iwpc_one_hot(load_iwpc())
     attribute = NominalAttribute.from_problem(problem, "vkorc1", dropped="CC")
-    return AttributeProblem("IWPC", "the allele of VKORC1", problem, attribute, 1e-2)
+    return AttributeProblem("IWPC", "the VKORC1 genotype", problem, attribute, 1e-2)
 
 
 def census() -> AttributeProblem:

@@ -1,10 +1,11 @@
 """Figure 6: attribute inversion on IWPC against leakage, for four penalties.
 
-The attribute is the allele of VKORC1, and the leakage is about its two columns. Beside the paper's
-white-box and black-box adversaries are the white-box one with the prior's logarithm added, the
-prior alone, one who learns the allele from the other columns and the dose, and the exact optimum.
-No adversary who sees the release and knows everything but the allele, and of that only its
-frequencies, beats the optimum (the black-box adversary also knows how doses depend on alleles).
+The attribute is the VKORC1 genotype, and η measures the leakage about its two indicator columns.
+The figure compares six adversaries: the paper's white-box and black-box ones, the white-box one
+with the prior's logarithm added, the prior alone, one who learns the genotype from the other
+columns and the dose, and the exact optimum. No adversary who sees the release and knows everything
+but the genotype, of which only the frequencies are known, beats the optimum (the black-box
+adversary also knows how doses depend on genotypes).
 """
 
 from __future__ import annotations
@@ -143,10 +144,10 @@ def reproduce(quick: bool) -> Outcome:
         f"IWPC, {len(target.problem.y):,} patients for training and {len(target.problem.y_test)} "
         "for testing, 14 features; linear regression of the dose with λ = 10⁻⁵, 10⁻³, 10⁻¹ and 1; "
         f"{len(scales)} noise scales from 10⁻⁵ to 1, {trials} releases each. The attacker infers "
-        "the allele of VKORC1 (three values) of every training patient; η is about its two "
-        "columns. The exact optimum is Bayes' rule for an attacker who knows everything except "
-        "one patient's allele, for which only the frequencies are known; rules are compared with "
-        "it on alleles drawn from these frequencies. The ideal attacker (imputation "
+        "the VKORC1 genotype (three values) of every training patient; η measures the leakage "
+        "about the two indicator columns that encode it. The exact optimum is Bayes' rule for an "
+        "attacker who knows everything except one patient's genotype, for which only the frequencies are known; rules are compared with "
+        "it on genotypes drawn from these frequencies. The ideal attacker (imputation "
         "without the model) learns from half of the patients and is tested on the other half. The "
         "paper recommends a mean η near 10⁻³ without a criterion; our "
         "criterion is that the black-box attacker loses half of the gain over the prior at λ = 1."
@@ -287,7 +288,7 @@ def _draw(
         grid[1, 0].set_ylabel("share of alleles inferred")
 
     alternative = (
-        "Leakage about the allele of VKORC1 for four penalties; test error and the accuracies of "
+        "Leakage about the VKORC1 genotype for four penalties; test error and the accuracies of "
         "the white-box and black-box adversaries against the mean leakage. "
         + "; ".join(
             f"{curve.name}: mean η {curve.rows.mean():.2g} at σ = 1, white-box accuracy from "

@@ -88,10 +88,10 @@ def reproduce(quick: bool) -> Outcome:
     quantities += [q for course in courses for stage in ATTACKED for q in _numbers(course, stage)]
     seen = " ".join(_compare(course) for course in courses)
     setting = (
-        "Linear regression on IWPC (λ = 10⁻²; the allele of VKORC1, three values) and Adult (λ = "
+        "Linear regression on IWPC (λ = 10⁻²; the VKORC1 genotype, three values) and Adult (λ = "
         "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, and "
-        f"each round of IRFIL equalises it. Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals "
-        "are at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
+        "each round of IRFIL equalises η over the records. Gaussian noise σ = 10⁻³, "
+        f"{TRIALS} releases. Intervals are at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
         "optimum, for drawn values, is that of fil-figure6. η is about small changes and the "
         "attacker compares whole levels, so equal η need not mean equal accuracy."
     )

@@ -66,7 +66,7 @@ def reproduce(quick: bool) -> Outcome:
         "without reweighting, are " + "; ".join(map(_tell, found)) + "."
     )
     setting = (
-        "IWPC, linear regression with λ = 10⁻², η about the allele of VKORC1; MNIST and its models "
+        "IWPC, linear regression with λ = 10⁻², η about the VKORC1 genotype; MNIST and its models "
         "as for fil-figure2. Noise σ = 1; rounds of IRFIL until the weights change by less than "
         f"10⁻⁶, at most {ROUNDS}."
     )

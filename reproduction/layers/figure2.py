@@ -8,7 +8,7 @@ from typing import Any
 
 from reproduction.drawing import Figure, draw_figure
 from reproduction.layers.runs import (
-    UNSTATED,
+    UNSTATED_BATCHES,
     Runs,
     correlation,
     first_full,
@@ -40,10 +40,7 @@ def reproduce(quick: bool) -> Outcome:
         informed = runs.curve(NETWORK, TASK, "v_information", name)
         first = first_full(attack.layers)
         agree += attack.reaches_the_highest(first)
-        why = (
-            f"{UNSTATED}, nor are the attacker's batches "
-            "(`reproduction/results/layers_lfw.json`; see layers-figure1)."
-        )
+        why = f"{UNSTATED_BATCHES} (`reproduction/results/layers_lfw.json`; see layers-figure1)."
         quantities += [
             Quantity(
                 f"{name}: layer with the highest AUC",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduction.layers.runs import KEPT, LayerCurve, Runs, first_full
+from reproduction.layers.runs import KEPT, UNSTATED, LayerCurve, Runs, first_full
 from reproduction.outcome import Quantity
 from reproduction.provenance import kept_by
 
@@ -85,7 +85,7 @@ class LongTraining:
         apart, mixed = (self.curves(network, split) for split in SPLITS)
         rise = max(abs(float(found.rise.mean())) for found in (apart, mixed))
         return (
-            f"Neither test split nor rounds are stated. After {self.record['rounds']:,} rounds, "
+            f"{UNSTATED}. After {self.record['rounds']:,} rounds, "
             f"the test accuracy is {' and '.join(told)} over {len(apart.test)} and "
             f"{len(mixed.test)} seeds (last change {rise:.1f} percentage points; training accuracy "
             f"{apart.train[:, -1].mean():.1f} %; `reproduction/results/{ACCURACY.name}`)."

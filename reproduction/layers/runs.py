@@ -20,7 +20,10 @@ from seepage.layers.measures.per_layer import mean_interval
 
 KEPT = Path(__file__).parents[1] / "results" / "layers_lfw.json"
 CHECKS = KEPT.with_name("layers_checks.json")
-UNSTATED = "Test split and rounds are not stated"
+UNSTATED = "The paper states neither the test split nor the number of rounds"
+UNSTATED_BATCHES = (
+    "The paper does not state the test split, the number of rounds or the attacker's batches"
+)
 # Why the most sensitive layers are not the paper's.
 SIZE = (
     f"{UNSTATED}. Without ψ, which corrects for layer sizes, the most sensitive layer is the "
@@ -113,7 +116,7 @@ class Runs:
     def unlike(self, network: str, task: str, property_name: str) -> str:
         """State what is unknown where a layer other than the paper's has the highest risk."""
         return (
-            f"{UNSTATED}, nor are the attacker's batches. Random projection of large layers is not "
+            f"{UNSTATED_BATCHES}. Random projection of large layers is not "
             f"the cause ({_seen_whole()})."
         )
 
@@ -148,8 +151,8 @@ class Runs:
             "client, and the others are for testing. Gender was labelled by people; glasses, "
             "age (young) and hair (grey) by a model. FedSGD with two clients, batches of "
             f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} with He "
-            "initialisation (paper: 0.01, rounds not stated). Batches with and without a property "
-            "have the same mix of main-task labels, except in results called confounded. The "
+            "initialisation (paper: rate 0.01, number of rounds not stated). Batches with and "
+            "without a property have the same mix of main-task labels, except in results called confounded. The "
             f"attacker, a random forest, learns from {2 * a['known'] * a['snapshots']} batches "
             f"over {a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of "
             "the client's. V-information (random forest, held out, five pools of people) is from "

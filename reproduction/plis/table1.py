@@ -89,8 +89,8 @@ def _why(whole: WholeAttacks) -> str:
     low, high = whole.extremes("SSIM").T
     each = ", ".join(f"{a:.2f} and {b:.2f}" for a, b in zip(low, high, strict=True))
     return (
-        "Network, attack options and the two records are not stated, and the “chest x-ray subset "
-        "of MedMNIST” could be ChestMNIST instead of PneumoniaMNIST. Numbers "
+        "The paper does not state the network, the attack options or the two records, and the "
+        "“chest x-ray subset of MedMNIST” could be ChestMNIST instead of PneumoniaMNIST. Numbers "
         f"are means of {len(low)} full attacks, with an SSIM at the lowest and the highest PLIS "
         f"of {each} (`benchmarks/results/{KEPT.name}`)."
     )

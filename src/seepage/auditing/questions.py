@@ -383,7 +383,9 @@ class ExtractionQuestion:
         "email,phone,number,code"
     )
     temperature: Annotated[
-        float | None, "Temperature (default: the model's, or 1 if its decoding is greedy)."
+        float | None,
+        "Sampling temperature. Default: the model's; 1 if its decoding is greedy, or if --top-k or "
+        "--top-p is set.",
     ] = None
     top_k: Annotated[int | None, "Number of most likely tokens kept (top-k); 0 keeps all."] = None
     top_p: Annotated[float | None, "Probability mass of the tokens kept (top-p)."] = None
@@ -392,7 +394,7 @@ class ExtractionQuestion:
     passes: Annotated[int, "Number of forward passes over other tokenisations of each secret."] = 0
     limit: Annotated[int | None, "Attack at most this many records."] = None
     max_probability: Annotated[
-        float | None, "Limit: largest probability that one try emits a secret."
+        float | None, "Limit: largest probability that the model emits a secret in one try."
     ] = None
     max_exposure: Annotated[float | None, "Limit: largest exposure of a secret, in bits."] = None
     max_tpr: Annotated[

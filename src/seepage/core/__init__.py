@@ -6,5 +6,5 @@ on a model: fitting, differentiation and file reading are in other packages. Onl
 noisy numbers back into a model.
 
 The measures assume by default that the attacker knows every other record. Results state their
-assumptions (``result.held_sentences``, ``result.UNBIASED``).
+assumptions (``assumptions``) and what is held fixed (``held``).
 """

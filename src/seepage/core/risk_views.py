@@ -711,7 +711,7 @@ def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> flo
     if np.isinf(changes.work) and exact:
         raise InputError(
             "Refits need all records in memory, but these are read in chunks; leave out exact=, or "
-            "load the required rows into memory first."
+            "load all rows of the fit into memory first."
         )
     if isinstance(exact, bool):
         return np.inf if exact else _FREE_WORK / (changes.work * alternatives)

@@ -1,4 +1,6 @@
-"""The informed adversary's algebra for models with one margin, for many rows and releases at once.
+"""Reconstructs rows as an informed adversary, for models with a single margin.
+
+Many rows and releases are processed at once.
 
 At released parameters ``θ`` let ``g`` be the gradient of the objective over all records: zero at
 the minimiser, and due to noise alone at a release. Let ``x̃`` be row i, with a 1 for the intercept,

@@ -79,7 +79,7 @@ class ExtractionReport(Report):
                 f"The most exposed secret is emitted {once_in(result.ranked[0].probability)}."
             )
         if few and leaked is not None and leaked.interval.low <= 0:
-            tone, label = "caution", "No more exposed than held-out secrets"
+            tone, label = "caution", "Not significantly more exposed than held-out secrets"
         if recognised is not None:
             headline = f"{recognised} {headline}"
             if tone != "bad":
@@ -290,7 +290,7 @@ def _said(gate: Gate) -> str:
         return "No secret's exposure could be measured."
     end = f"{'within' if gate.passed else 'over'} the limit of {gate.limit:g}"
     if gate.name == "--max-probability":
-        what = "One try emits the most exposed secret with probability"
+        what = "In one try, the model emits the most exposed secret with probability"
         return f"{what} {number(gate.measured)}, {end}."
     if gate.name == "--max-tpr":
         what = "Membership inference recognises"

@@ -311,8 +311,8 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
     sentences, curve = list(audit.steps), audit.curve
     if audit.preset is not None:
         sentences.append(
-            f"Limits that were not set are those of the preset {audit.preset}, for "
-            f"{PRESETS[audit.preset].audience}: our default, not law."
+            f"Limits you did not set come from the preset {audit.preset} (recipients: "
+            f"{PRESETS[audit.preset].audience}). Its values are seepage's recommendations, not law."
         )
     if audit.codes:
         sentences.append(tell("codes", audit))
@@ -360,7 +360,7 @@ def tell_disclosures(check: DisclosureCheck) -> list[str]:
         figures = {figure for found in check.found for figure in found.figures}
         who = "the person of row" if check.unit == ONE_PERSON else "row"
         single = (
-            f"Disclosed by {who} {found.row} ({found.change}): {listed(found.figures)}."
+            f"Figures that disclose {who} {found.row} ({found.change}): {listed(found.figures)}."
             for found in check.found[:20]  # the most exposed come first
         )
         return [tell("disclosed", figures, check.rows(), check.unit), *single]

@@ -13,11 +13,12 @@ centre has norm at most::
 
 Here ``r`` is the largest Q of a change of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of the
 resulting change maps the ball of radius E into itself, and has a fixed point in the ball by
-Brouwer's theorem. This fixed point is the unique root of the whole equation. So the refit is within
-``E`` of the centre. In units of the noise, the refit is within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E`` of the
-centre, where D contains the curvatures ``ω_j a_j``; the omitted terms are due to the changed record
-itself. The length of the change has a tighter bound: to first order, only the error along the
-change matters, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` per unit of E.
+Brouwer's theorem. This fixed point corresponds to the unique solution of the refit's full (not
+linearised) stationarity equation. So the refit is within ``E`` of the centre. In units of the
+noise, the refit is within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E`` of the centre, where D contains the curvatures
+``ω_j a_j``; the omitted terms are due to the changed record itself. The length of the change has a
+tighter bound: to first order, only the error along the change matters, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` per
+unit of E.
 
 **Several outputs.** Softmax has K margins for each record, of which only the differences matter.
 Slopes are then vectors, curvatures ``a_j`` are matrices, and ``ω_j t_jᵀa_jt_j`` replaces ``ω_j a_j

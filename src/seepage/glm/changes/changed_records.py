@@ -209,7 +209,7 @@ class ChangedRecords(FiniteChanges):
     # By refits --------------------------------------------------------------------------------
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the changes when records are left out, alone or together, by refits."""
+        """Return the changes when records are left out, alone or together, computed by refits."""
         if self.model.shifts is not None:
             raise InputError(
                 "Refitting the model without several records requires all records in memory, but "

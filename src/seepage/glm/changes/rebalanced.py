@@ -95,7 +95,7 @@ class RebalancedRecords(FiniteChanges):
         return RefittedMoves(seen + fit.offset, radius, np.isinf(size)).moves()
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the changes when records are left out, alone or together, by refits."""
+        """Return the changes when records are left out, alone or together, computed by refits."""
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
         for fit, which in self._by_fit(rows):
             if fit is None:

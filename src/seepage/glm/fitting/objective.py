@@ -745,7 +745,7 @@ class CholeskyFactor:
 
 
 def cholesky_factor(H: Array, damping: float = 0.0) -> CholeskyFactor | None:
-    """Return the factor of ``H + τD²``, with damping τ, or ``None`` if it is not definite."""
+    """Return the Cholesky factor of ``H + τD²``, or ``None`` if it is not positive definite."""
     xp = array_namespace(H)
     diagonal = xp.linalg.diagonal(H)
     sizes = xp.sqrt(xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal)))
@@ -765,7 +765,10 @@ def cholesky_factor(H: Array, damping: float = 0.0) -> CholeskyFactor | None:
 
 
 def damped_factor(H: Array) -> CholeskyFactor:
-    """Return the factor of ``H``, or of ``H + τD²`` with the first τ that makes it definite."""
+    """Return the Cholesky factor of ``H`` or, if ``H`` is not positive definite, of ``H + τD²``.
+
+    τ is the smallest value tried (10⁻¹⁴ to 10⁴) that makes the sum positive definite.
+    """
     for damping in (0.0, *(10.0**k for k in range(-14, 5))):
         factor = cholesky_factor(H, damping)
         if factor is not None:

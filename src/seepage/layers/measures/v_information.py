@@ -317,8 +317,8 @@ class PropertyTask:
     def recalibration_cost(self) -> float:
         """Return ``K/2m``, the expected loss from fitting K free parameters to m gradients.
 
-        The cost belongs to the estimate, not to the family: it lowers estimates of information that
-        are clearly above zero.
+        This loss comes from the recalibration, not from the family of predictors: it biases
+        estimates that are clearly above zero downwards.
         """
         return self.classes / (2 * self._learnt_from())
 

@@ -113,7 +113,8 @@ class FisherAccountant(MeasuredRun):
     measure_every
         Measure each record at every ``measure_every``-th step in which it takes part, from a random
         start. A value of 4, for example, costs a quarter as much time for measuring as a value of
-        1, and gives wider intervals. Norms and differential privacy still use every step.
+        1, and gives wider intervals. Gradient norms and the differential-privacy accounting still
+        cover every step.
     chunk_size
         The number of records to process at once; ``"auto"`` chooses a number that fits in memory.
     seed

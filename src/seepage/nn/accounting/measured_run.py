@@ -64,8 +64,8 @@ _OWN_BATCHES = (
 _SHARE = (
     "Each record was measured at one in {0} of the steps that it took part in, from a random "
     "start; its interval also accounts for the steps that were not measured. A record that took "
-    "part but has not been measured yet counts as a record in no batch. Norms and differential "
-    "privacy use every step."
+    "part but has not been measured yet counts as a record in no batch. Gradient norms and the "
+    "differential-privacy accounting cover every step."
 )
 _SAMPLED = (
     "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "
