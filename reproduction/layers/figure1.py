@@ -68,7 +68,7 @@ def reproduce(quick: bool) -> Outcome:
         verdicts.append(_verdict(network, curves))
     seen = (
         "With the main task gender, the property glasses and an equal label mix, "
-        f"{'. '.join(verdicts)}. The AUCs from all layers together are {_each(runs, 'auc')} "
+        f"{'. '.join(verdicts)}. From all layers together, the AUCs are {_each(runs, 'auc')} "
         f"(confounded: {_each(runs, 'auc_confounded')}). On CIFAR-10 (main task: animal or "
         "vehicle; property: it flies; ± two standard errors), the layers with the highest AUC are: "
         f"{highest_in_words(others, *CIFAR10[0])}{_not_run(others)}."

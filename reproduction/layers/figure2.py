@@ -76,7 +76,7 @@ def reproduce(quick: bool) -> Outcome:
         for one, two in permutations(PROPERTIES, 2)
     ]
     shifts = " and ".join(
-        f"by {written(min(found))} to {written(max(found))} for {words}"
+        f"with {words} changes by {written(min(found))} to {written(max(found))}"
         for words, found in changes.items()
     )
     claim = {
@@ -86,8 +86,8 @@ def reproduce(quick: bool) -> Outcome:
     some = f"not significantly below the highest for {agree} of the three properties"
     seen = (
         f"The AUC is highest {_places(highest, areas)}. The AUC of the first dense layer is "
-        f"{claim.get(agree, some)}. With the AUC of Figure 1 instead of each property's own, the "
-        f"correlation changes {shifts}. In the paper, it falls for V-information and rises for "
+        f"{claim.get(agree, some)}. If the AUC of Figure 1 replaces each property's own, the "
+        f"correlation {shifts}. In the paper, it falls for V-information and rises for "
         "sensitivity."
     )
     setting = f"Main task glasses, network {NETWORK}. {runs.setting([(NETWORK, TASK)])}"

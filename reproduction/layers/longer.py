@@ -17,10 +17,11 @@ import numpy as np
 from reproduction.layers.runs import KEPT, UNSTATED, LayerCurve, Runs, first_full
 from reproduction.outcome import Quantity
 from reproduction.provenance import kept_by
+from seepage.tables.names import counted
 
 ACCURACY, OTHER = (KEPT.with_name(f"layers_{name}.json") for name in ("accuracy", "cifar10"))
 SPLITS = {"people": "people apart", "images": "random images"}
-_BY = {"people": "(split by person)", "images": "(by image)"}
+_BY = {"people": "split by person", "images": "by image"}
 _KEYS = {"auc": "AUC", "v_information": "V-information"}
 
 
@@ -81,14 +82,14 @@ class LongTraining:
             low, high = found.plateau.min(), found.plateau.max()
             ends = dict.fromkeys(f"{end:.1f}" for end in (low, high))
             span = " to ".join(ends)
-            told.append(f"{span} % {_BY[split]}")
+            told.append(f"{span} % ({_BY[split]}, {counted(len(found.test), 'seed')})")
         apart, mixed = (self.curves(network, split) for split in SPLITS)
         rise = max(abs(float(found.rise.mean())) for found in (apart, mixed))
         return (
-            f"{UNSTATED}. After {self.record['rounds']:,} rounds, "
-            f"the test accuracy is {' and '.join(told)} over {len(apart.test)} and "
-            f"{len(mixed.test)} seeds (last change {rise:.1f} percentage points; training accuracy "
-            f"{apart.train[:, -1].mean():.1f} %; `reproduction/results/{ACCURACY.name}`)."
+            f"{UNSTATED}. In the last quarter of {self.record['rounds']:,} rounds, the test "
+            f"accuracy is {' and '.join(told)}, at most {rise:.1f} percentage points from the "
+            f"third quarter's (training accuracy: {apart.train[:, -1].mean():.1f} %; "
+            f"`reproduction/results/{ACCURACY.name}`)."
         )
 
 

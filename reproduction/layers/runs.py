@@ -152,14 +152,15 @@ class Runs:
             "age (young) and hair (grey) by a model. FedSGD with two clients, batches of "
             f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} with He "
             "initialisation (paper: rate 0.01, number of rounds not stated). Batches with and "
-            "without a property have the same mix of main-task labels, except in results called confounded. The "
-            f"attacker, a random forest, learns from {2 * a['known'] * a['snapshots']} batches "
-            f"over {a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of "
-            "the client's. V-information (random forest, held out, five pools of people) is from "
+            "without a property have the same mix of main-task labels, except in results called "
+            "confounded. The attacker, a random forest, learns from "
+            f"{2 * a['known'] * a['snapshots']} batches over {a['snapshots']} snapshots and is "
+            f"tested on {2 * a['seen'] * a['snapshots']} of the client's batches. V-information "
+            "(random forest, held out, five pools of people) is estimated from "
             f"{2 * a['measured']} batches at the last model. The median sensitivity over "
             f"{a['samples']} test images (F-norm, target) is relative to the most sensitive layer "
-            f"of each repetition. Layers with more than {a['width']:,} numbers are randomly "
-            f"projected to that many. {repetitions} repetitions."
+            f"of each repetition. Gradients of more than {a['width']:,} numbers are randomly "
+            f"projected to {a['width']:,} dimensions. {repetitions} repetitions."
         )
 
     def kept(self) -> tuple[str]:
