@@ -358,7 +358,7 @@ def verify(
         Path | None, "--key", "Public Ed25519 key (PEM) of the release's author."
     ] = None,
 ) -> None:
-    """Check that a release is complete and unchanged and, with a key, who signed it."""
+    """Check that a release is complete and unchanged and, if a key is given, signed with it."""
     from seepage.auditing.release.contents import read_release
 
     for sentence in read_release(folder, key).sentences(key is not None):

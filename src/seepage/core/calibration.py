@@ -139,7 +139,7 @@ def calibrate(
 def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
     """Return noise of at least ``factor`` times the given noise.
 
-    Its scale, or with several scales the factor, is rounded up to the grid.
+    The scale of the noise (the factor, if there are several scales) is rounded up to the grid.
     """
     if isinstance(noise, Gaussian) and np.ndim(noise.sigma) == 0:
         return replace(noise, sigma=round_up(factor * noise.sigma, grid))

@@ -283,7 +283,7 @@ def _limits(clamp: Any) -> tuple[float, float]:
         raise InputError(f"clamp must be a pair of numbers (low, high), not {clamp!r}.") from None
     if not 0 <= low <= 1 <= high:
         raise InputError(
-            "clamp must have 0 ≤ low ≤ 1 ≤ high, because the mean weight is one, but it is "
+            "clamp must satisfy 0 ≤ low ≤ 1 ≤ high, because the mean weight is one; it is "
             f"({low:g}, {high:g})."
         )
     return low, high

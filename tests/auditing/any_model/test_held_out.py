@@ -289,7 +289,7 @@ def test_the_column_that_is_shown_was_picked_among_all() -> None:
     most = audit.most_guessed
     assert most is not None
     wide = most.with_model.interval("difference", 1 - 0.05 / 3)
-    said = f"together: {100 * wide.low:.1f} to {100 * wide.high:.1f})"
+    said = f"{100 * wide.low:.1f} to {100 * wide.high:.1f}"
     assert said in AttackReport(audit).verdict.sentences[2]
     narrow = most.with_model.interval("difference")
     assert wide.low < narrow.low < narrow.high < wide.high

@@ -106,7 +106,7 @@ def test_a_run_explains_itself_and_its_budget():
     ("asked", "words"),
     [
         ({}, "sp.explain\\(epsilon=8, delta=1e-5\\)"),
-        ({"epsilon": 1.0, "delta": 1.0}, "far below 1 over the number of people"),
+        ({"epsilon": 1.0, "delta": 1.0}, "far below 1 divided by the number of people"),
         ({"epsilon": 1.0, "delta": 7}, "below 1"),
         ({"epsilon": -1.0}, "epsilon must not be negative"),
         ({"epsilon": math.inf}, "epsilon must be a finite number"),

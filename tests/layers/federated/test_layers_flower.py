@@ -330,7 +330,7 @@ def test_updates_that_hold_different_things_are_not_mixed():
     recorder = UpdateRecorder(net)
     recorder.add(state, bare, 1, 1)  # buffers that a client does not send are no part of its update
     assert recorder.gradients().sizes["1.buffers"] == 1
-    with pytest.raises(InputError, match="Node 2 sent different entries"):
+    with pytest.raises(InputError, match="Node 2 sent entries that differ"):
         recorder.add(state, state, 1, 2)
     with pytest.raises(InputError, match=r"'1\.running_mean', which the first update lacks"):
         record_updates(net, [bare, state])

@@ -1,4 +1,4 @@
-"""Exact error rates, the noisy rates that large releases publish, and the likelihood of these.
+"""Exact error rates, the noisy rates that are published for large tables, and their likelihood.
 
 The privacy loss of the released model is counted separately. Given this model, adding, removing or
 replacing a record changes the model's error rate, and the smallest error rate of any constant, by

@@ -292,7 +292,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         right, baseline = float(curve.right[stop]), float(curve.baseline[stop])
     limit = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
     over, own = right - baseline > limit * (1 + SAME), sigma == audit.sigma
-    judged = _judged(audit, over, f"limit of {100 * limit:g} percentage points", own)
+    judged = _judged(audit, over, f"{100 * limit:g}-point limit", own)
     beside = ""
     if number_card is not None and numbers[0].sensitive:
         told = f"{number_card.baseline} → {number_card.value}"
@@ -322,7 +322,7 @@ def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
 
 
 # What a guess starts from without the release
-_GUESSER = {"model": "predicted from other records", "frequencies": "most common value"}
+_GUESSER = {"model": "predicted from other records", "frequencies": "commonest value"}
 
 
 # People -------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ class _Edges:
                 Bar(text, count, k >= line)
                 for k, (text, count) in enumerate(zip(ends, counts, strict=True))
             ),
-            title=f"Risk of being recognised{whole}",
+            title=f"Risk of recognition{whole}",
             axis="success rate of membership inference",
             counted=who,
             line=self.line,

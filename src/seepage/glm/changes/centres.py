@@ -260,7 +260,7 @@ class OwnRecord:
         new: Replacements,
         shift: np.ndarray,
     ) -> OwnRecord:
-        """Build an instance from the curvature and the products of whitened ``H₀⁻¹z̃``."""
+        """Build an instance from the curvature and the inner products of ``H₀⁻¹z̃``, whitened."""
         modes, shares = modes_of(curvature, new.lengths)
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
         widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)

@@ -352,7 +352,7 @@ class SingleOutputJacobian(GLMJacobian):
         A G_i G_iᵀ Aᵀ = r² A_V A_Vᵀ + c (Ax̃)(Ax̃)ᵀ + a r [(Ax̃)(A_V w_V)ᵀ + (A_V w_V)(Ax̃)ᵀ]
         c = a²‖w_V‖² + b²      (without b² where the label is known)
 
-    After diagonalising ``A_V A_Vᵀ``, every row has a secular equation
+    Once ``A_V A_Vᵀ`` is diagonalised, every row has a secular equation
     (:mod:`seepage.glm.jacobian.secular`). Columns have the same structure: the information about
     column j over many rows is ``w_j²`` times a fixed matrix plus a matrix of rank two. The
     information about a block of rows depends only on three sums over the rows, ``Σ c x̃x̃ᵀ``, ``Σ a

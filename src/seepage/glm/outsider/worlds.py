@@ -195,7 +195,7 @@ class Worlds:
                 yield int(place), those
 
     def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the people who alone may hide another (``αcᵀM⁻¹c`` above 0.4), and their c.
+        """Return the people each of whom may hide another alone (``αcᵀM⁻¹c > 0.4``), with their c.
 
         Suppose a person's share of the visible variation is below one half. By the Cauchy–Schwarz
         inequality, nobody outside this list contributes four fifths of the variation that hides the

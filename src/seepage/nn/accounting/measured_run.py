@@ -234,8 +234,8 @@ class RunReader(ABC):
         if not self.failure_probability:
             return (_HIDDEN,)
         may_fail = (
-            "For each record, the factor κ of theorem 4 fails with a probability of at most "
-            f"{self.failure_probability:.3g} over the steps of the run."
+            "For each record, the probability that the bound with the factor κ (Guo et al. 2022, "
+            f"theorem 4) fails in some step of the run is at most {self.failure_probability:.3g}."
         )
         return _HIDDEN, may_fail
 

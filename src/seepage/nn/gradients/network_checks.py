@@ -178,7 +178,7 @@ class Validator:
         self._once(f"{text} {_UNTOLD}", KinkWarning)
 
     def tell_of_finite_steps(self, reason: Exception) -> None:
-        """Warn that a network without derivatives is measured over finite steps."""
+        """Warn that leakage is measured over finite steps, as derivatives cannot be used."""
         text = _first_line(reason).split(". ")[0].rstrip(".")
         self._once(
             "The leakage is measured over finite steps, because derivatives cannot be used: "
