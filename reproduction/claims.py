@@ -57,7 +57,7 @@ CLAIMS = {
         "V-information follows the attack's success.",
         "sensitivity does not follow the attack's success; another layer leaks most, also on "
         "CIFAR-10; longer training does not reach the printed accuracy. All three are undecided, "
-        "because the paper does not state the test split, the number of rounds or the batches.",
+        "for the reasons in the notes.",
         "learning rate, initialisation, disjoint people, equal label mix.",
         "Which test split and how many rounds were used? Was the correction ψ for layer sizes "
         "applied?",

@@ -64,8 +64,8 @@ def reproduce(quick: bool) -> Outcome:
         told.append(f"{network}'s {' or '.join(map(ordinal, places))}")
     seen = (
         "In the paper, the first dense layer is the most sensitive (AlexNet's 4th and VGG11Net's "
-        f"9th). Here, the most sensitive is {' and '.join(told)} layer; without the correction ψ for "
-        "layer sizes, it is the first dense layer."
+        f"9th). Here, the most sensitive is {' and '.join(told)} layer; without the correction ψ "
+        "for layer sizes, it is the first dense layer."
     )
     cases = [(network, task) for network in NETWORKS for task in TASKS]
     return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs), runs.kept())
