@@ -56,8 +56,8 @@ CLAIMS = {
         "manner”: the first dense layer leaks most, and both measures follow the attack's success.",
         "V-information follows the attack's success.",
         "sensitivity does not follow the attack's success; another layer leaks most, also on "
-        "CIFAR-10; longer training does not reach the printed accuracy. All three are undecided, "
-        "for the reasons in the notes.",
+        "CIFAR-10; longer training does not reach the printed accuracy. All three are undecided "
+        "(see the notes).",
         "learning rate, initialisation, disjoint people, equal label mix.",
         "Which test split and how many rounds were used? Was the correction ψ for layer sizes "
         "applied?",

@@ -772,8 +772,8 @@ def what_inversion_recovers():
     )
     published = found["images, ReLU", "as published: CIFAR-10, 4 local steps of 2"]["value"]
     yield (
-        f"With four CIFAR-10 images after four local steps, SSIM is {published:.2f} through our two "
-        "convolutions"
+        f"With four CIFAR-10 images after four local steps, SSIM is {published:.2f} through our "
+        "two convolutions"
     )
     server = found["malicious server", "mean of 32 (secure aggregation)"]
     yield (
@@ -792,7 +792,8 @@ def what_recording_costs():
         for one in found["recorders"].values()
     )
     yield (
-        f"For twelve clients, it is {first:.0f} ms in the first 40 of 200 rounds and "
+        f"For twelve clients, a round takes {first:.0f} ms of processor time in the first 40 of "
+        f"200 rounds and "
         f"{last:.0f} ms in the last 40"
     )
     yield f"{anew:.0f} and {at_last:.0f} ms with a new recorder in every round"

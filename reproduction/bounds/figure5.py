@@ -197,8 +197,8 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "CIFAR-10: accuracy up to which the RDP bound is at least 1",
             rdp.accuracy,
             _PRINTED_RDP,
-            "The RDP bound depends only on σ and T. With σ = 2, the largest noise in Table 4, it "
-            f"is {rdp.rdp:.2f} after the longest run ({longest:,} steps), where the accuracy is "
+            "With σ = 2, the largest noise in Table 4, the RDP "
+            f"bound is {rdp.rdp:.2f} after the longest run ({longest:,} steps), where the accuracy is "
             f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
             f"({_spread(rdp)}). No setting reaches {_PRINTED_RDP} %. For replacing a record, the "
             f"bound is at least 1 up to an accuracy of {crossing(found, 'replaced'):.1f} % in our "

@@ -148,9 +148,10 @@ def reproduce(quick: bool) -> Outcome:
         "about the two indicator columns that encode it. The exact optimum is Bayes' rule for an "
         "attacker who knows everything except one patient's genotype, for which only the "
         "frequencies are known; rules are compared with it on genotypes drawn from these "
-        "frequencies. The ideal attacker (imputation without the model) learns from half of the patients "
-        "and is tested on the other half. The paper recommends a mean η near 10⁻³ without a "
-        "criterion; our criterion is that the black-box attacker loses half of the gain over the prior at λ = 1."
+        "frequencies. The ideal attacker (imputation without the model) learns from half of the "
+        "patients and is tested on the other half. The paper recommends a mean η near 10⁻³ without "
+        "a criterion; our criterion is that the black-box attacker loses half of the gain over the "
+        "prior at λ = 1."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(curves, levels, ranks))
 

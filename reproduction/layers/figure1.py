@@ -170,10 +170,10 @@ def _verdict(network: str, curves: dict[str, LayerCurve]) -> str:
     else:
         claim = f"not at the first dense layer ({attack.mean[first - 1]:.2f})"
     goes = " and ".join(
-        f"{written(correlation(curves[key], attack))} with {_WORDS[key]}"
+        f"{_WORDS[key]} ({written(correlation(curves[key], attack))})"
         for key in ("v_information", "sensitivity")
     )
-    return f"{place} ({value}), {claim}. The AUC's correlation over layers is {goes}"
+    return f"{place} ({value}), {claim}. Over layers, the AUC correlates with {goes}"
 
 
 def _draw(runs: Runs, longest: LongTraining) -> Figure:

@@ -6,7 +6,6 @@ from typing import Any
 
 from reproduction.drawing import Figure, draw_figure
 from reproduction.layers.runs import (
-    UNSTATED,
     LayerCurve,
     Runs,
     first_full,
@@ -34,7 +33,7 @@ def reproduce(quick: bool) -> Outcome:
                     f"{network}, {task}: most sensitive layer",
                     curve.highest,
                     printed,
-                    f"{UNSTATED}. Without ψ, the printed layer is the most sensitive "
+                    "Without ψ, the printed layer is the most sensitive "
                     "(`reproduction/results/layers_lfw.json`; see layers-figure1).",
                     comparable=False,
                 ),
@@ -94,7 +93,7 @@ def _order(runs: Runs, network: str, place: int, which: str) -> tuple[str, list[
         task = ranked[-1 if which == "highest" else 0]
         # Relative to the most sensitive layer, which is this one for every task
         alike = max(values.values()) - min(values.values()) < 1e-9
-        one = "this layer is the most sensitive for every task, so all three values are 1"
+        one = "all three values are 1, the largest possible"
         ways.append(f"{words}, {one if alike else f'{task.lower()} is {which}'}")
     *first, last = means
     return (

@@ -26,7 +26,7 @@ UNSTATED_BATCHES = (
 )
 # Why the most sensitive layers are not the paper's.
 SIZE = (
-    f"{UNSTATED}. Without ψ, which corrects for layer sizes, the most sensitive layer is the "
+    "Without ψ, which corrects for layer sizes, the most sensitive layer is the "
     "printed one in all seven settings (of layers-figure1 and layers-figure3, "
     "`reproduction/results/layers_lfw.json`): the paper may have left ψ out."
 )
