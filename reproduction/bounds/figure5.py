@@ -198,8 +198,8 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             rdp.accuracy,
             _PRINTED_RDP,
             "With σ = 2, the largest noise in Table 4, the RDP "
-            f"bound is {rdp.rdp:.2f} after the longest run ({longest:,} steps), where the accuracy is "
-            f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
+            f"bound is {rdp.rdp:.2f} after the longest run ({longest:,} steps), where the accuracy "
+            f"is {_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
             f"({_spread(rdp)}). No setting reaches {_PRINTED_RDP} %. For replacing a record, the "
             f"bound is at least 1 up to an accuracy of {crossing(found, 'replaced'):.1f} % in our "
             f"runs ({_SOURCE}, from `reproduction/results/private_sgd_cifar10_as_run*.json`).",

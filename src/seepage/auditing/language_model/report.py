@@ -155,8 +155,8 @@ class ExtractionReport(Report):
         lines = [
             f"Most exposed: {result.ranked[0].said} (record {result.ranked[0].record}, "
             f"{result.ranked[0].kind}), by {result.sampler}.",
-            f"Greedy decoding emits {counted(greedy, 'secret')}; an API that shows the 20 best "
-            f"log-probabilities shows every token of {counted(shown, 'secret')}.",
+            f"Greedy decoding emits {counted(greedy, 'secret')}; an API that returns the 20 "
+            f"largest log-probabilities reveals every token of {counted(shown, 'secret')}.",
         ]
         repeated = [copies for copies in result.by_copies() if copies > 1]
         if repeated:
@@ -182,8 +182,8 @@ class ExtractionReport(Report):
             if most_near.near is not None:
                 low, high = most_near.near.interval
                 lines.append(
-                    f"Near-verbatim copies of {counted(len(near), 'secret')} were drawn, most "
-                    f"often in {100 * most_near.near.rate:.3g} % of tries (95 % CI "
+                    f"Near-verbatim copies of {counted(len(near), 'secret')} were drawn: of the "
+                    f"most frequent, in {100 * most_near.near.rate:.3g} % of tries (95 % CI "
                     f"{100 * low:.3g} to {100 * high:.3g} %)."
                 )
         return lines

@@ -261,8 +261,8 @@ def _tell_fixes(audit: Audit) -> str:
             return ""
         who = "person" if audit.unit == ONE_PERSON else "row"
         return (
-            f"More noise protects the most exposed {who}; --max-membership and --max-guess-tpr "
-            "compute how much is needed."
+            f"More noise protects the most exposed {who}; with --max-membership or "
+            "--max-guess-tpr, the audit states how much."
         )
     aim = "the target" if audit.target_eta is not None else "the default limit, η = 1"
     aim = f"every {ONE[audit.unit]} within {aim}{' and the limits on risks' if exposed else ''}"
