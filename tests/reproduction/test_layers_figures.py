@@ -508,8 +508,10 @@ def test_the_plateau_is_the_last_quarter_and_its_rise_is_told():
         run["test"] = np.linspace(0.1, 0.8, 8).tolist()
     np.testing.assert_allclose(LongTraining(rising).curves("FCNet", "images").rise, 20)
     words = LongTraining(made_up_accuracy()).why("FCNet")
-    assert "After 80 rounds, the test accuracy is 94.0 to 96.0 % (split by person)" in words
-    assert "over 3 and 3 seeds (last change 0.0 percentage points; training accuracy" in words
+    assert "In the last quarter of 80 rounds, the test accuracy is 94.0 to 96.0 % " in words
+    assert "(split by person, 3 seeds)" in words
+    assert "(by image, 3 seeds), at most 0.0 percentage points from the third quarter's" in words
+    assert "(training accuracy: " in words
 
 
 def test_longer_training_and_other_data_have_their_highest_layers():

@@ -42,7 +42,7 @@ class WithoutRecord:
     left: np.ndarray  # 1 − h
     error: np.ndarray  # the rounding of these numbers, relative to them
     removal_error: np.ndarray  # and that of ``removal``, with the error of r
-    alone: np.ndarray  # where the others decide nothing
+    alone: np.ndarray  # where the other records determine nothing
     update: np.ndarray  # U
     removal: np.ndarray  # u
 

@@ -220,7 +220,7 @@ class ChangedRecords(FiniteChanges):
         return self.refitted(changes, every, *self.starts(rows, None)).moves()
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the changes for each alternative, by refits.
+        """Return the changes for each alternative, computed by refits.
 
         If several records change together, all of them have the same alternative.
         """

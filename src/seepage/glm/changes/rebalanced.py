@@ -89,7 +89,7 @@ class RebalancedRecords(FiniteChanges):
         if centres is None:  # no family with a certificate; what is known surrounds the fit
             centres = np.zeros((len(rows), 1, len(changes.model.inverse)))
         seen, size = changes.model.seen(centres), moves.expected()
-        # Where the others decide nothing, or no centre was computed, nothing is known.
+        # Where the other records determine nothing, or without a centre, there is no bound.
         same = np.abs(np.linalg.norm(seen, axis=2) - size) <= 1e-6 * size
         radius = np.where(same, moves.radius + fit.error, np.inf)
         return RefittedMoves(seen + fit.offset, radius, np.isinf(size)).moves()
@@ -129,7 +129,7 @@ class RebalancedRecords(FiniteChanges):
         return Moves(moves.gram, np.where(still, 0.0, np.inf))
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the changes for each alternative, by refits."""
+        """Return the changes for each alternative, computed by refits."""
         if others.labels is None:
             return self._fixed.replaced_exactly(rows, others)
         model, balance, K = self._fixed.model, self._balance, len(others)
