@@ -133,8 +133,8 @@ class RowSource(ABC):
     def whole(self, what: str) -> Table:
         """Return the table if it is in memory; otherwise raise an error that names ``what``."""
         raise InputError(
-            f"This computation needs {what} in memory, but the data are read in chunks; load the "
-            "required rows into memory first."
+            f"This computation needs {what} in memory, but the data are read in chunks; load "
+            "all rows into memory first."
         )
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
