@@ -97,7 +97,7 @@ def _opened(path: Path | None) -> Any:
 
 
 def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
-    """Yield each entry with its records' largest privacy losses, there and over all entries."""
+    """Yield each entry with its records' largest privacy losses, in it and over all entries."""
     for number, entry in enumerate(held.ledger.entries, 1):
         about = {key: value for key, value in entry.about.items() if key != "folder"}
         folder = entry.about.get("folder")
