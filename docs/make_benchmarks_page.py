@@ -403,6 +403,7 @@ COMMANDS = {  # whose command is not beside a table above
     "glm_growth.py": "time and memory as the table grows",
     "audit_sizes.py": "whole audits (`--wide`: wide tables)",
     "finite_changes.py": "membership and label guesses against refits",
+    "risk_times.py": "membership and guesses beside η, releases and audits",
     "forgetting.py": "removal of a hundred people",
     "lira_limit.py": "membership attack against its limit",
     "outsider.py": "outsider estimates against shadow models and refits",

@@ -206,7 +206,9 @@ def test_labels_of_a_pandas_index_come_through_a_run(problem: tuple) -> None:
     resumed = watching(net, n=len(x))
     resumed.load_state_dict(watch.state_dict())
     assert list(resumed.result().table()["row"]) == expected
-    with pytest.raises(sp.InputError, match=r"Record 2 is labelled 'person 3' .* was labelled 'person 2'"):
+    with pytest.raises(
+        sp.InputError, match=r"Record 2 is labelled 'person 3' .* was labelled 'person 2'"
+    ):
         watch.observe([2, 4], frame.iloc[[3, 4]], y[:2])
     assert watch.uses.sum() == 9
     nameless = frame.iloc[[5, 6]].reset_index(drop=True)
