@@ -264,9 +264,9 @@ def release(
         "class or level of a category (1: no limit). It is exceeded if a published figure rules "
         "out a value.",
     ] = None,
-    out: Annotated[Path, "Folder to publish: the model and its card, nothing else."] = Path(
-        "seepage-release"
-    ),
+    out: Annotated[
+        Path, "Folder to publish: the model, its card, and lists of their contents and checksums."
+    ] = Path("seepage-release"),
     report: Annotated[Path, "Folder of the private report."] = Path("seepage-audit"),
     ledger: Ledger = None,
     sign: Annotated[Path | None, "Private Ed25519 key (PEM) to sign the release with."] = None,

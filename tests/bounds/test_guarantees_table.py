@@ -261,6 +261,6 @@ def test_a_label_that_is_a_number_has_no_two_values():
     """And says what to ask instead."""
     model = sp.glm.LinearRegression(l2=0.05).fit(X, Y)
     table = guarantees(sp.leakage(model, X, Y, noise=sp.Gaussian(0.1)), draws=8)
-    label = next(one for one in table.rows if one.name == "advantage, two of its labels")
+    label = next(one for one in table.rows if one.name == "advantage, label of this record")
     assert not label.applies
     assert "leak.within()" in label.reason

@@ -565,11 +565,11 @@ def find_risks(
 
     ``records`` stores the leakage of every record or person; if not all can be examined, only the
     most exposed are. If the risks cannot be computed, an error gives the reason. ``rows`` stores
-    the leakage of single records, for guesses of values that differ within a person. With ``anew``,
-    membership risks are those of the whole procedure, which is rerun without each examined record
-    in turn. The risks are also computed for the other ``noises``. ``effort`` is the fraction of the
-    usual work allowed for refits, and ``shape`` the noise covariance at σ = 1. ``moves`` converts
-    distances at fixed nλ into distances of a procedure that fixes λ.
+    the leakage of single records, for guesses of values that differ between the records of a
+    person. With ``anew``, membership risks are those of the whole procedure, which is rerun without
+    each examined record in turn. The risks are also computed for the other ``noises``. ``effort``
+    is the fraction of the usual work allowed for refits, and ``shape`` the noise covariance at σ =
+    1. ``moves`` converts distances at fixed nλ into distances of a procedure that fixes λ.
     """
     source = trained.source
     if not trained.settings.refits:

@@ -182,6 +182,11 @@ class NoiseChoice:
     with_earlier: bool = False
     vote: NoiseVote | None = None
 
+    @property
+    def has_target(self) -> bool:
+        """Whether the noise was to meet a target for η; releases always have one."""
+        return self.how not in ("given", "default")
+
 
 #: What a record changes if nothing could be released without it, or with other values of it.
 RELEASED_OR_NOT = "whether anything can be released"

@@ -1,9 +1,9 @@
 """The privacy–utility trade-off: held-out error against noise.
 
-A model is fitted without some records and tested on them with noise. The error follows from a sum
-of losses over those records, computed where they are stored; only the noise draws, a few parameter
-vectors, are sent there. The leakage in the curve is that of the released model, which is fitted on
-all records.
+A model is fitted without some records and tested on them with noise. The error follows from sums
+of losses over the held-out records, computed where these are stored. Only the model, its settings
+and the scales and seed of the noise are sent there. The leakage in the curve is that of the
+released model, which is fitted on all records.
 """
 
 from __future__ import annotations

@@ -514,7 +514,7 @@ def _guesses(
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     column = which[int(np.argmax(np.diag(information)))]
     width = float(np.sqrt(spread.variance[column]))
-    label = "advantage, two of its labels"
+    label = "advantage, label of this record"
     cell = f"gain, {leak.source.names[column]} to ± {width:.3g}"
 
     def two_labels() -> Guarantee:

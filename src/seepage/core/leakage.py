@@ -744,8 +744,8 @@ def row_positions(rows: Any, count: int, table: Table | RowSource | None = None)
 def named_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
     """Return the positions that ``rows`` selects among ``count`` rows, in the order given.
 
-    ``rows`` are whole numbers, a mask, or ``None`` for all. If both a mask and the table have row
-    labels, the labels must match.
+    ``rows`` contains row positions, or is a boolean mask, or ``None`` for all. If both a mask and
+    the table have row labels, the labels must match.
     """
     if rows is None:
         return np.arange(count)

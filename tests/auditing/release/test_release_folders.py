@@ -116,7 +116,7 @@ def test_nothing_private_goes_where_the_release_goes(run):
     for options in (("--report", "seepage-release/report"), ("--out", "seepage-audit/x")):
         result = run("patients.parquet", "--target", "response", *options)
         assert result.exit_code == 2
-        assert "neither of the folders --report and --out" in result.stderr
+        assert "--report and --out must be different folders" in result.stderr
     result = run("patients.parquet", "--target", "response", "--ledger", "seepage-release/l.json")
     assert result.exit_code == 2
     assert "outside" in result.stderr

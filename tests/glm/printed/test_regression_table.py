@@ -416,7 +416,7 @@ def test_coarse_digits_are_not_counted_as_protection():
         for digits in (8, 1)
     )
     np.testing.assert_allclose(np.asarray(coarse), np.asarray(fine), rtol=1e-6)
-    assert "vary by less than a printed step" in " ".join(coarse.mu.assumptions)
+    assert "treated as exact" in " ".join(coarse.mu.assumptions)
     assert "not a guarantee" in " ".join(fine.mu.assumptions)
     assert "not checked by tables of resampled people" in " ".join(fine.mu.assumptions)
 

@@ -155,8 +155,9 @@ class ExtractionReport(Report):
         lines = [
             f"Most exposed: {result.ranked[0].said} (record {result.ranked[0].record}, "
             f"{result.ranked[0].kind}), by {result.sampler}.",
-            f"Greedy decoding emits {counted(greedy, 'secret')}; an API that returns the 20 "
-            f"largest log-probabilities reveals every token of {counted(shown, 'secret')}.",
+            f"Greedy decoding emits {counted(greedy, 'secret')}. For {counted(shown, 'secret')}, "
+            "every token is among the 20 most probable: an API that returns 20 log-probabilities "
+            "reveals the secret's probability without sampling.",
         ]
         repeated = [copies for copies in result.by_copies() if copies > 1]
         if repeated:

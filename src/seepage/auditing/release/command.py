@@ -126,8 +126,8 @@ def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
     shared, private = out.resolve(), report.resolve()
     if private.is_relative_to(shared) or shared.is_relative_to(private):
         raise InputError(
-            "The report is private: neither of the folders --report and --out may be, or be "
-            "inside, the other."
+            "The report is private: --report and --out must be different folders, neither inside "
+            "the other."
         )
     if ledger.resolve().is_relative_to(shared) or ledger.resolve().is_relative_to(private):
         raise InputError("The ledger is private: put it outside --out and --report.")

@@ -189,7 +189,7 @@ class _Moves:
         return cls(trained, np.array([of_size[size] for size in sizes.tolist()]), refitted)
 
     def __call__(self, held: np.ndarray, places: np.ndarray | None) -> np.ndarray:
-        """Return the distances at the given positions; the largest ones are from refits."""
+        """Return the distances at the given positions; the largest ones come from refits."""
         places = np.arange(len(self.drift)) if places is None else places
         known = ~np.isnan(self.refitted[places])
         found = np.where(known, self.refitted[places], held + self.drift[places])

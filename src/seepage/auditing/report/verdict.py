@@ -264,7 +264,7 @@ def _tell_fixes(audit: Audit) -> str:
             f"More noise protects the most exposed {who}; with --max-membership or "
             "--max-guess-tpr, the audit states how much."
         )
-    aim = "the target" if audit.target_eta is not None else "the default limit, η = 1"
+    aim = "the target" if audit.noise.has_target else "the default limit, η = 1"
     aim = f"every {ONE[audit.unit]} within {aim}{' and the limits on risks' if exposed else ''}"
     if not changes:
         return (

@@ -166,9 +166,8 @@ def find_limit(audit: Audit) -> Limit:
     for gate in audit.gates:
         if gate.name == "--max-eta":
             return Limit(gate.limit, "your limit")
-    if audit.target_eta is not None:
-        return Limit(audit.target_eta, "the target")
-    return Limit(1.0, "the default limit")
+    eta = 1.0 if audit.target_eta is None else audit.target_eta
+    return Limit(eta, "the target" if audit.noise.has_target else "the default limit")
 
 
 def count_over(audit: Audit) -> int:

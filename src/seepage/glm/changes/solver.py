@@ -178,7 +178,7 @@ class Solver:
 
     @cached_property
     def own_products(self) -> np.ndarray:
-        """The squared norms of each record's ``H⁻¹x̃`` in three norms, for one output, (3, n)."""
+        """The squares of three norms of each record's ``H⁻¹x̃``, for one output, (3, n)."""
         products = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
             rows = np.arange(len(self.X))[piece]

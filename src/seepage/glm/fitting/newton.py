@@ -326,7 +326,10 @@ def weak_penalty_clause(objective: Objective) -> str:
     """Return the error text for separable data with too weak a penalty to bound coefficients."""
     counts = objective.family.name == "poisson"
     what = (
-        ("the counts are all zero along some direction of X")
+        (
+            "some combination of the columns is nonzero only in rows with a count of zero, always "
+            "with the same sign"
+        )
         if counts
         else "the data are separable"
     )
@@ -343,8 +346,9 @@ def _remedy(objective: Objective) -> str:
 def _divergence(family: str) -> str:
     if family == "poisson":
         return (
-            "The counts are all zero along some direction of X (for example, in every row of a "
-            "category), so without L2 the coefficients diverge; set l2 to a positive number."
+            "Some combination of the columns is nonzero only in rows with a count of zero, always "
+            "with the same sign (for example, the column of a category without any counts), so "
+            "without L2 the coefficients diverge; set l2 to a positive number."
         )
     return (
         "The data are separable: some combination of the columns separates the classes without "

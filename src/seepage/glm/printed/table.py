@@ -463,10 +463,11 @@ class RegressionTable:
             *self._held_words,
         ]
         if coarse:
-            do = "varies by less than a printed step and is"
-            do = do if coarse == 1 else "vary by less than a printed step and are"
+            those = "this number is" if coarse == 1 else "these numbers are"
             said.append(
-                f"{coarse:,} of {int(self.rounded.sum()):,} rounded numbers {do} treated as exact."
+                f"For {coarse:,} of {int(self.rounded.sum()):,} rounded numbers, the standard "
+                "deviation due to the unknown people is at most one unit of the last printed "
+                f"digit; {those} treated as exact."
             )
         if above:
             said.append(

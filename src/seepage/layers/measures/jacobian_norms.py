@@ -177,7 +177,7 @@ def _row_norm(entries: Tensor, norm: object) -> Tensor:
 
 
 def _drawn_columns(key: int, places: Tensor, z: Tensor) -> Tensor:
-    """Return one random unit vector per record, determined by the key and the record's position."""
+    """Return a random standard basis vector per record, determined by the key and its position."""
     bits = row_signs(key, places, (48,), z.double().flatten(1)[:, :1])
     powers = 0.5 ** torch.arange(1, 49, dtype=torch.float64, device=z.device)
     uniform = ((bits + 1) / 2 * powers).sum(1)

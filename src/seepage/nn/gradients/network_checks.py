@@ -213,11 +213,13 @@ class Validator:
         tolerance = 1e-9 if batch.z.dtype == torch.float64 else rough
         by_rules, alone = by_rules[:2].double(), alone.double()
         if not torch.allclose(by_rules, alone, rtol=tolerance, atol=tolerance * float(alone.max())):
+            worst = int((by_rules - alone).abs().nan_to_num(torch.inf).argmax())
             raise InputError(
-                "Per-record gradients computed by rules differ from those of single records (first "
-                f"of two records: norm {float(by_rules[0]):.6g} by rules, {float(alone[0]):.6g} "
-                "alone): the network uses a parameter, or overwrites a tensor, in a way that "
-                "cannot be traced. Rewrite in-place operations, or measure with method='finite'."
+                "Per-record gradients computed by rules differ from those of single records ("
+                f"record {worst} of the batch: norm {float(by_rules[worst]):.6g} by rules, "
+                f"{float(alone[worst]):.6g} alone): the network uses a parameter, or overwrites a "
+                "tensor, in a way that cannot be traced. Rewrite in-place operations, or measure "
+                "with method='finite'."
             )
 
 

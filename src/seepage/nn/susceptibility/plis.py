@@ -121,7 +121,7 @@ def susceptibility(engine: Engine, x: Any, y: Tensor, noise: float | None) -> Su
 
     ``‖g̃‖² = n²/φ²`` has the derivative ``2nρ/φ²`` with respect to ``n``, so
     ``PLIS = (2/s²)(ρ/φ²) Jᵀg`` with ``ρ = 1 − nφ′/φ`` (see ``clipping``). With steps of size
-    ``h``, the entry of PLIS for unknown j is ``(PL(z + h e_j) − PL(z − h e_j))/2h``.
+    ``h``, the entry of PLIS for unknown j is ``(PL(z + h e_j) − PL(z − h e_j))/(2h)``.
     """
     clip, about = engine.clip, engine.view.describe()
     s = 1.0 if noise is None else noise
