@@ -60,7 +60,7 @@ class RoundByRound(ResultTable):
     clients: tuple[int, ...]
 
     def first(self, layer: str | None = None) -> int | None:
-        """Return the first round after which a leak is detected in a layer (or any), or ``None``."""
+        """Return the first round after which a leak is detected in the layer (default: any)."""
         which = slice(None) if layer is None else [self.layers.index(layer)]
         significant = (self.p_values[:, which] <= LEVEL).any(axis=1)
         return self.rounds[int(significant.argmax())] if significant.any() else None
