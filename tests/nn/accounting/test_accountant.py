@@ -351,7 +351,7 @@ def test_the_failure_probability_of_theorem_4_is_told(steps, spent):
             run.observe([1, 2], x[1:3], y[1:3])
     for run in (runs[0], merge_runs(runs), join_shares(runs)):
         assert run.failure_probability == pytest.approx(1e-3 * spent)
-        told = f"at most {1e-3 * spent:.3g} over the steps"
+        told = f"of the run is at most {1e-3 * spent:.3g}."
         assert any(told in text for text in run.records("dfil").conditions)
         assert any(told in text for text in run.records("dfil").mse_bound().assumptions)
         assert not any(
