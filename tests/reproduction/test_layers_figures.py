@@ -122,7 +122,7 @@ def test_what_agrees_with_the_paper_is_said_to():
     first = drawn(layers_figure1)
     found = numbers(first)
     assert first.seen.count("as claimed") == 3
-    assert "The AUC's correlation over layers is 1.00 with V-information" in first.seen
+    assert "Over layers, the AUC correlates with V-information (1.00)" in first.seen
     for network in LAYERS:
         assert found[f"{network}: layer with the highest AUC"].agrees
         assert (
