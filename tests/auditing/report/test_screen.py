@@ -74,7 +74,12 @@ def test_the_demo_fits_a_screen_and_prints_its_fields(demo: Audit, show) -> None
         f"{100 * constant:.1f} % for a constant",
     ] in said
     worst = number(summary["records"]["eta"]["1"])
-    assert ["leakage η", worst, "1, the default limit", f"row {summary['records']['worst_row']}"] in said
+    assert [
+        "leakage η",
+        worst,
+        "1, the default limit",
+        f"row {summary['records']['worst_row']}",
+    ] in said
     # Cost and benefit of every remedy, in the order of the summary.
     table = said[said.index(next(c for c in said if c[0] == "remedy, by error")) :]
     tried = [remedy for remedy in summary["remedies"] if remedy["error"] is not None]
