@@ -4,7 +4,7 @@
 
 - **risks beside η**: ``membership()``, and ``guess()`` of a column with two levels and of the
   label, for all records of two logistic regressions (6,366 × 2 and 200,000 × 30). Claim: at most
-  five times the processor time of η, each known to within 0.1 %;
+  five times the processor time of η;
 - **a release**: ``seepage release`` of 20,190 × 9, which refits the model for some 400 neighbouring
   tables; no claim;
 - **audits**: ``seepage audit --quick`` of 1,000 × 20 (claim: at most 5 s) and of 2,431 × 11 with
@@ -36,19 +36,10 @@ import statsmodels.api
 
 import seepage as sp
 from keeping import keep, made_by
+from measuring import seconds
 
 RELEASED = ("--rare", "merge")
 RESULTS = Path(__file__).parent / "results" / "risk_times.json"
-
-
-def processor_seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """Return the smallest processor time of several runs."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        best = min(best, time.process_time() - start)
-    return best
 
 
 def fair() -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +75,7 @@ def measure_risks() -> dict[str, Any]:
             "guess of a column": lambda: np.asarray(leakage().guess("x0").right),
             "guess of the label": lambda: np.asarray(leakage().guess().right),
         }
-        times = {name: processor_seconds(work) for name, work in asked.items()}
+        times = {name: seconds(work, 3, time.process_time) for name, work in asked.items()}
         ratios = {name: taken / times["η"] for name, taken in times.items()}
         found[f"{X.shape[0]:,} × {X.shape[1]}"] = {"seconds": times, "beside η": ratios}
     return found

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import seepage as sp
+from measuring import seconds
 from seepage import parquet
 from seepage.glm.fitting.objective import Objective, PenalisedLoss, Sums
 from seepage.glm.losses import bernoulli
@@ -30,16 +31,6 @@ class Passes:
     columns: int
     times: dict[str, float]
     sums: int
-
-
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Return the least CPU time of several runs, which excludes other work of the machine."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        best = min(best, time.process_time() - start)
-    return best
 
 
 def measure_passes(rows: int, columns: int, repeats: int) -> Passes:
@@ -62,7 +53,7 @@ def measure_passes(rows: int, columns: int, repeats: int) -> Passes:
             "η of every row": lambda: sum(map(len, leak.rows().chunks())),
             "dFIL of every row": lambda: sum(map(len, leak.rows(measure="dfil").chunks())),
         }
-        times = {name: seconds(task, repeats) for name, task in work.items()}
+        times = {name: seconds(task, repeats, time.process_time) for name, task in work.items()}
     return Passes(rows, columns, times, len(pickle.dumps(found[0])))
 
 

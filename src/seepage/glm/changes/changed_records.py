@@ -138,10 +138,10 @@ class ChangedRecords(FiniteChanges):
                 wide = np.flatnonzero(_is_wide(moves))
             bounds = [free_shifts, quadratic_shifts] if model.constant else [free_shifts]
             # Of many records, the expansion is needed only for those not yet known to 0.1 %.
-            share = 0.001 if single and not quick else 0.049
-            _put_if_closer(moves, wide, self._bounded(rows[wide], others, bounds, share))
-            if single and not quick:
-                wide = wide[_is_wide(moves, share)[wide]]
+            later = single and not quick
+            _put_if_closer(moves, wide, self._bounded(rows[wide], others, bounds, finely=later))
+            if later:
+                wide = wide[_is_wide(moves, finely=True)[wide]]
                 if self.expansion.affords(len(wide) * K):
                     _put_if_closer(moves, wide, self.expansion.moves(rows[wide, 0], others))
             if model.constant and model.shifts is None:
@@ -159,12 +159,13 @@ class ChangedRecords(FiniteChanges):
         rows: np.ndarray,
         others: Alternatives | None,
         bounds: Sequence[Callable[[LocalModel, np.ndarray, Centres], Shifts]],
-        share: float = 0.049,
+        *,
+        finely: bool = False,
         chunk: int = AT_ONCE,
     ) -> Moves:
         """Return the changes around their centres, from the first bound that is narrow enough.
 
-        The bounds are in order of their cost; ``share`` is as in :func:`_is_wide`.
+        The bounds are in order of their cost; ``finely`` is as in :func:`_is_wide`.
         """
         K = 1 if others is None else len(others)
         every = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
@@ -174,7 +175,7 @@ class ChangedRecords(FiniteChanges):
             centres = Centres.of(self.model, some, others)
             for shifts_of in bounds:
                 found = around(self.model, centres, shifts_of(self.model, some, centres))
-                if not _is_wide(found, share).any():
+                if not _is_wide(found, finely=finely).any():
                     break
             return piece, found
 
@@ -551,12 +552,13 @@ def _put_if_closer(moves: Moves, which: np.ndarray, found: Moves) -> None:
     moves.put(which[closer], found.of(closer))
 
 
-def _is_wide(moves: Moves, share: float = 0.049) -> np.ndarray:
+def _is_wide(moves: Moves, *, finely: bool = False) -> np.ndarray:
     """Return which records have a change of uncertain length, of shape (m,).
 
-    By default, a half-width above 4.9 % of the distance triggers a tighter bound, since reports
-    show two digits.
+    A half-width above 4.9 % of the distance triggers a tighter bound, since reports show two
+    digits; ``finely``, one above 0.1 %.
     """
+    share = 0.001 if finely else 0.049
     least, most = moves.distances()
     with np.errstate(invalid="ignore"):
         known = np.isfinite(most) & (most - least <= share * (most + least))
