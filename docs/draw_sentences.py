@@ -7,8 +7,8 @@ and findings), the report's templates and the command line's help. Every sentenc
 chance. Each is printed with its file and line. The last lines count how often the literature's
 terms occur in the README and the documentation.
 
-The editor gives each sentence one mark. *Print*: it can be published. *Light*: a word, a comma or an
-article should change. *Rewrite*: a reader of that page would misunderstand it or need to read it
+The editor gives each sentence one mark. *Print*: it can be published. *Light*: a word, a comma or
+an article should change. *Rewrite*: a reader of that page would misunderstand it or need to read it
 twice, it states something false, uses a private word for an idea that has a name, or must be
 restructured before it can be published. At most 5 of 100 may be marked *rewrite*. The editor did
 not write the sentences and reads each in its place.
@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import argparse
 import ast
-import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).parent.parent
 TERMS = (
@@ -51,7 +52,8 @@ def sentences(text: str, file: str, line: int) -> Iterator[Sentence]:
 
 def of_paragraphs(text: str, file: str, start: int = 1) -> Iterator[Sentence]:
     """Yield the sentences of paragraphs, without code, tables and headings."""
-    fenced, block, began = False, [], start
+    fenced, began = False, start
+    block: list[str] = []
     for number, line in enumerate([*text.splitlines(), ""], start):
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced
@@ -132,8 +134,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     given = parser.parse_args()
     found = every_sentence()
-    drawn = random.Random(given.seed).sample(found, given.count)
-    for number, (file, line, text) in enumerate(drawn, 1):
+    drawn = np.random.default_rng(given.seed).choice(len(found), given.count, replace=False)
+    for number, (file, line, text) in enumerate((found[k] for k in drawn), 1):
         print(f"{number}. [{file}:{line}] {text}")
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     words = " ".join(path.read_text("utf-8").lower() for path in pages)
