@@ -92,7 +92,7 @@ def reproduce(quick: bool) -> Outcome:
         "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, and "
         "each round of IRFIL equalises η over the records. Gaussian noise σ = 10⁻³, "
         f"{TRIALS} releases. Intervals are at 95 %, over records and releases. Deciles are of η "
-        "before reweighting. The exact optimum, for drawn values, is that of fil-figure6. η is "
+        "before reweighting. The exact optimum is defined as in fil-figure6, on drawn values. η is "
         "about small changes and the attacker compares whole levels, so equal η need not mean "
         "equal accuracy."
     )

@@ -778,7 +778,7 @@ class Audit(Reportable, ResultNumbers):
     labels
         The index labels of a pandas table, if they differ from row numbers.
     people
-        The identity of the person in every row, for tables in Python; not shown in the report.
+        The identity of the person in every row, for audits from Python; not shown in the report.
     members
         The positions of the records, or people, of each group (column and label), if they are in
         memory.

@@ -140,7 +140,7 @@ class ColumnQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationQuestion(ColumnQuestion):
-    """A table, the model to fit, and the target to which its noise is calibrated."""
+    """A table, the model to fit, and the target η to which its noise is calibrated."""
 
     table: Annotated[
         Path,
@@ -176,7 +176,11 @@ class Question(CalibrationQuestion):
     :func:`seepage.auditing.intake.table.plan_columns` documents the roles of columns.
     """
 
-    sensitive: Annotated[Sequence[str], "Column to report for each record (repeatable)."] = ()
+    sensitive: Annotated[
+        Sequence[str],
+        "Sensitive column; the smallest error of an attack on it is reported per record "
+        "(repeatable).",
+    ] = ()
     group: Annotated[Sequence[str], "Column whose groups are compared (repeatable)."] = ()
     sigma: Annotated[float | None, "Standard deviation of the noise on every released number."] = (
         None
@@ -231,8 +235,8 @@ class ReleaseQuestion(ColumnQuestion):
     l2: Annotated[float, "L2 penalty λ, declared before seeing the data."] = 0.01
     sigma: Annotated[
         float | None,
-        "Noise σ, declared before seeing the data (default: by a private vote, given enough "
-        "records).",
+        "Noise σ, declared before seeing the data (default: by a private vote if there are "
+        "enough records).",
     ] = None
     sigma_epsilon: Annotated[
         float | None, "ε of the vote (default: 0.4; below 40 blocks, 16 divided by their number)."

@@ -248,7 +248,7 @@ class BlockAndRest:
         return BlockAndRest(J, off, self.reach + other.reach)
 
     def out_of_reach_of_rest(self) -> Array:
-        """Return ``J`` projected orthogonally to the columns of everything else."""
+        """Return ``J`` projected orthogonally to the columns of all other unknowns."""
         xp = array_namespace(self.reach)
         values, vectors = xp.linalg.eigh(self.reach)
         rounding = 64 * values.shape[0] * float(xp.finfo(values.dtype).eps)

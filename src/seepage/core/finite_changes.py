@@ -97,7 +97,7 @@ class Moves:
         return np.asarray(most)
 
     def of(self, where: np.ndarray) -> Moves:
-        """Return the moves of some records."""
+        """Return the moves of the selected records."""
         return Moves(self.gram[where], self.radius[where], self.least[where], self.most[where])
 
     def scaled(self, factor: float) -> Moves:

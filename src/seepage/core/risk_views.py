@@ -347,7 +347,7 @@ def _upper_ends(
     held: tuple[str, ...],
     estimated: bool = False,
 ) -> Result:
-    """Return the upper ends of intervals: exact if all are narrow, else a bound or an estimate."""
+    """Return intervals' upper ends: as exact if all are narrow, else as a bound or an estimate."""
 
     def relative(low: np.ndarray, high: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -343,11 +343,11 @@ def load_pubfig(
     size
         The height and width to which the images are resized; Mo et al. 2021 use 100×100.
     join
-        ``"checksum"`` finds an image's person and number by its MD5 checksum in the publishers'
-        ``dev_urls.txt`` and ``eval_urls.txt``, regardless of its file name, and crops it to the
-        face. ``"number"`` takes cropped images (PubFig83) by their file names, which must be the
-        publishers' numbers. File names that are numbered 1, 2, 3, … without the gaps in the scores'
-        numbers raise an error.
+        ``"checksum"`` finds an image's number by its person (the folder's name) and its MD5
+        checksum in the publishers' ``dev_urls.txt`` and ``eval_urls.txt``, regardless of its file
+        name, and crops it to the face. ``"number"`` takes cropped images (PubFig83) by their file
+        names, which must be the publishers' numbers. File names that are numbered 1, 2, 3, …
+        without the gaps in the scores' numbers raise an error.
     """
     check_choice(join, "join", ("checksum", "number"))
     home = locate("pubfig", folder, download=False)

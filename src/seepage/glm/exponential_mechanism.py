@@ -146,7 +146,7 @@ class ExponentialMechanism:
         return self._largest(slice(-1, None), "the label")
 
     def information(self) -> np.ndarray:
-        """Return the information about each record's columns and label, (n, d + 1, d + 1)."""
+        """Return each record's Fisher information (columns, then label), (n, d + 1, d + 1)."""
         d, p = self.X.shape[1], self.probabilities
         slope = np.asarray(self.family.slope(self.margins, self._labels))
         near = 1e-6 * np.maximum(np.abs(self._labels), 1.0)

@@ -616,7 +616,7 @@ def _cells(piece: Piece, name: str, gaps: bool = False) -> pa.Array:
 
 
 def _numbers(piece: Piece, name: str, fill: float | None = None) -> np.ndarray:
-    """Return a column of a piece as finite numbers, with missing values filled in."""
+    """Return a column of a piece as finite numbers, with missing values replaced by ``fill``."""
     column = _cells(piece, name, gaps=fill is not None)
     if column.null_count or pa.types.is_decimal(column.type):
         numbers = floats(column)

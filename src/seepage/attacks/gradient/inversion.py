@@ -323,7 +323,7 @@ class GradientInversion:
         )
 
     def _search(self, cost: GradientCost, starts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the best candidates, (G, d), their mismatches, (G,), steps, (G,), and curves."""
+        """Return the best candidates (G, d), their mismatches and step counts (G,), and curves."""
         search = self._minimiser(starts)
         groups = len(starts)
         records = starts[:, 0].clone()

@@ -545,8 +545,8 @@ def encode(
     ``public``, the centre and scale may be published: they are derived from a column's declared
     domain, or are on a coarse grid. ``drop_first`` omits the first level of each category, since
     with an intercept all levels together are collinear. ``public_records``, a table with the same
-    columns, is encoded in the same way. ``scaling`` instead provides the centre and unit with which
-    a given model was fitted.
+    columns, is encoded in the same way. With ``scaling``, the numeric columns instead use the
+    given centres and scales, with which a model has been fitted.
     """
     steps = list(plan.steps)
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]

@@ -135,9 +135,10 @@ def make_release(
 def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
     """Return ε and δ of a drawn σ, for removing each record or person from the table.
 
-    For the most exposed records, refits give the noise needed without them. For each other record,
-    the noise that the rest of the table needs in the current model is multiplied by the smallest
-    and by the largest change seen in the refits. The largest ε and δ between these two are used.
+    For each of the most exposed records, a refit gives the noise needed without it. For each other
+    record, the noise that the rest of the table needs in the current model is multiplied by the
+    smallest and by the largest change seen in the refits. The largest ε and δ between these two are
+    used.
     """
     vote, needed = prepared.vote, prepared.needed
     if vote is None:

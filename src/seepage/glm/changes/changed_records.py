@@ -106,7 +106,7 @@ class ChangedRecords(FiniteChanges):
         return self._of_every_size(np.asarray(rows), None)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return certified bounds on the changes when records have each alternative value."""
+        """Return certified bounds on the changes when each record takes each alternative value."""
         return self._of_every_size(np.asarray(rows), others)
 
     def _of_every_size(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
@@ -553,7 +553,7 @@ def _put_if_closer(moves: Moves, which: np.ndarray, found: Moves) -> None:
 
 
 def _is_wide(moves: Moves, *, finely: bool = False) -> np.ndarray:
-    """Return which records have a change of uncertain length, of shape (m,).
+    """Return a mask of the records whose change has an uncertain length, (m,).
 
     A half-width above 4.9 % of the distance triggers a tighter bound, since reports show two
     digits; ``finely``, one above 0.1 %.

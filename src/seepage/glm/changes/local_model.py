@@ -94,7 +94,7 @@ class LocalModel:
 
     @cached_property
     def seen(self) -> SeenMoves:
-        """The operator ``Φ^½v`` on vectors ``v`` of the free parameters, along the last axis.
+        """The operator ``v ↦ Φ^½v`` on vectors ``v`` of the free parameters, along the last axis.
 
         The solver stores this operator instead of the model: a reference cycle would keep the
         records of every chunk in memory until garbage collection.

@@ -13,8 +13,9 @@ with Fisher information ``Φ`` whitens the Jacobian to ``A G_i`` with ``AᵀA = 
 of rows.
 
 :class:`GLMJacobian` supports any number of outputs. With one output, every measure has a closed
-form at about the cost of one matrix product: :class:`SingleOutputJacobian`. If classes must be
-compared before rounding, :class:`PairedJacobian` computes results from the entries.
+form at about the cost of one matrix product: :class:`SingleOutputJacobian`. If a weak penalty makes
+the part common to all classes large, :class:`PairedJacobian` subtracts the record's own class
+before rounding, and computes every result from the entries of the Jacobian.
 
 A closed form squares the terms before adding them, so its error grows with the square of the part
 that cancels. Only :func:`exact_records` and :func:`exact_blocks` determine which results are

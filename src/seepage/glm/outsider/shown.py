@@ -130,8 +130,8 @@ def changed_digits(
 ) -> np.ndarray:
     """Return which people's removal changes a printed digit, as shown by refits, (n,).
 
-    ``asked`` returns A for a person's records. A failed refit, or a number too close to a rounding
-    boundary to decide, counts as a change.
+    ``asked`` returns the matrix A for a person's records. A failed refit, or a number too close to
+    a rounding boundary to decide, counts as a change.
     """
     here = np.asarray(model.outputs.within(model.theta)).reshape(-1)
     steps, errors = BatchedRefits(model).moves([Change(rows) for rows in sets], None)

@@ -99,7 +99,7 @@ def _robust_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
 def _order_moves(X: np.ndarray, dX: np.ndarray, share: float) -> np.ndarray:
     """Return each row's effect on a quantile of the non-missing cells, of shape (n, d).
 
-    The quantile is between two adjacent ordered cells, and changes only with these two.
+    The quantile is between two adjacent order statistics, and changes only with these two.
     """
     out = np.zeros_like(dX)
     for j in range(X.shape[1]):

@@ -31,7 +31,7 @@ class BrokenRule:
     where
         The specification or specifications, and the column, as text.
     people
-        The affected people, by label or identity; empty for degrees of freedom.
+        The affected people, by label or identity; empty for the rule on degrees of freedom.
     """
 
     rule: str

@@ -83,7 +83,7 @@ class ScoreTest:
         The area under the ROC curve of each layer; for more than two classes, the mean of
         one-vs-rest areas.
     p_values
-        The P-values, adjusted for the layers and for all attackers that were run.
+        The P-values, adjusted for multiple tests over the layers and all attackers.
     chance
         The 95 % quantile, over the permutations, of the largest AUC of any layer.
     shadows
@@ -103,7 +103,7 @@ class ScoreTest:
 
 
 def areas(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the AUC for each labelling, ``(m,)``, of scores ``(clients, classes)``.
+    """Return the AUC of scores ``(clients, classes)`` for each labelling, ``(m,)``.
 
     ``labels``, ``(m, clients)``, are positions in the classes. With two classes, the AUC is that of
     the second class against the first; with more, the one-vs-rest areas are averaged.

@@ -158,7 +158,7 @@ class MergedRuns(RunReader):
         return torch.stack([run.measured().cpu() for run in self.runs]).any(0)
 
     def degrees(self, amplified: bool = True) -> float:
-        """Return the number of runs minus one, because variances are between runs."""
+        """Return the degrees of freedom of variances between runs: the number of runs minus one."""
         return len(self.runs) - 1
 
     def chance(self) -> tuple[str, ...]:

@@ -172,7 +172,7 @@ class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """Return ``g v/‖v‖``, with one norm per entry of an axis, or a single norm if ``dim`` is −1.
+    """Return ``g v/‖v‖``, with one norm per index of an axis, or a single norm if ``dim`` is −1.
 
     torch's own function supports neither forward mode nor ``vmap``.
     """

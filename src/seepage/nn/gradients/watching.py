@@ -245,7 +245,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         run: Callable[[], Tensor],
         rows: Mapping[str, int] = MappingProxyType({}),
     ) -> Tensor:
-        """Run a call that a rule covers; ``rows`` gives the first row used of each parameter."""
+        """Run a call that a rule covers; ``rows`` gives each parameter's first used row."""
         keys = {
             role: (self.names[id(tensor)], rows.get(role, 0))
             for role, tensor in arguments.parameters.items()

@@ -733,7 +733,10 @@ class Engine:
         update: bool,
         measured: Tensor | None,
     ) -> Step:
-        """Return a step with traces from steps of the parameters, which share the update's pass."""
+        """Return a training step's results, with traces from finite steps of the parameters.
+
+        These finite steps reuse the backward pass of the update.
+        """
         clipped = not isinstance(self.clip, NoClip)
         network, step = self._validator.watched_if_possible(x, y), self.step_of_parameters(x, y)
         self.passes += 1

@@ -77,13 +77,15 @@ _CONDITION = (
 )
 _BALANCED = (
     "The gradient's derivative is approximated by its change over a step of {0:g} of the unknowns "
-    "in either direction, with the effects of curvature and rounding removed. For the few records "
-    "tested, the squared change is uncertain by {1:.2g} %; other records may differ more."
+    "in either direction, with the effects of curvature and rounding removed. Besides its standard "
+    "error, the squared change is uncertain by {1:.2g} % for the few records tested; other records "
+    "may differ more."
 )
 _OF_PARAMETERS = (
     "The gradient's derivative is approximated by the change of the losses' slopes over a small "
-    "step of the parameters, with the effects of curvature and rounding removed. For the few "
-    "records tested, the squared change is uncertain by {0:.2g} %; other records may differ more."
+    "step of the parameters, with the effects of curvature and rounding removed. Besides its "
+    "standard error, the squared change is uncertain by {0:.2g} % for the few records tested; "
+    "other records may differ more."
 )
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64
@@ -423,9 +425,11 @@ class StepLadder:
         """Return the relative uncertainty of a step's squared change after its errors are removed.
 
         The uncertainty is the largest relative difference in a record's squared change when the
-        step is halved or doubled. A tenth of the removed errors is added, because the errors of
-        other records may be larger or smaller. The difference is relative to the record's squared
-        change or to a tenth of the mean over the records, whichever is larger.
+        step is halved or doubled. It does not include the random errors of directions and
+        narrowing, which the probes' standard errors contain. A tenth of the removed errors is
+        added, because the errors of other records may be larger or smaller. The difference is
+        relative to the record's squared change or to a tenth of the mean over the records,
+        whichever is larger.
         """
         errors = self.errors(o)
         twice, own, half = (

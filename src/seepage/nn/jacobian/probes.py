@@ -216,7 +216,7 @@ def _piece(full: Any, row: int, size: int) -> Tensor:
 def _thin_along(part: OuterProducts, u: Direction, row: int, shift: Tensor | None) -> Tensor:
     """Return ``Σ_s (Aᵀl_s)·(Bᵀr_s)``.
 
-    With a bias, the last column of ``A`` is ``shift``, the direction of the bias, with input 1.
+    With a bias, the last column of ``A`` is ``shift``, the direction of the bias, whose input is 1.
     """
     if shift is None:
         return (_rows(part.left, u.left, row) * (part.right @ u.right)).flatten(1).sum(1)

@@ -41,10 +41,10 @@ class ReleaseWarning(UserWarning):
 class SumCheck:
     """Compares an optimiser's sum of clipped gradients with the accountant's.
 
-    If the sums differ (because of the clip, loss reduction, parameters or batch), the measured
-    leakage is not that of the release. The sums are compared in the first two steps, in every 64th
-    step, and after each of the first eight changes of settings (a schedule may change the settings
-    at every step).
+    If the sums differ (because of another clip, loss reduction, set of parameters or batch), the
+    measured leakage is not that of the release. The sums are compared in the first two steps, in
+    every 64th step, and after each of the first eight changes of settings (a schedule may change
+    the settings at every step).
     """
 
     def __init__(self) -> None:
