@@ -144,3 +144,5 @@ def test_what_cannot_be_released(options, words):
         released(network(2), **options)
     with pytest.raises(sp.InputError, match="4 records, but y has 3"):
         sp.attacks.release_gradients(network(2), "cross_entropy", X, Y[:3])
+    with pytest.raises(sp.InputError, match="x contains no records"):
+        sp.attacks.release_gradients(network(2), "cross_entropy", X[:0], Y[:0])

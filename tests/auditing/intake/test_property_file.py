@@ -66,6 +66,7 @@ def test_a_column_of_several_and_a_value_for_each_round(tmp_path):
         ("a.csv", "node,glasses\n1,yes\n1,no\n", None, "'1' twice with different values"),
         ("a.csv", "node,glasses\n1,\n", None, "no value for the client '1'"),
         ("a.csv", "node,glasses\n1,yes,3\n", None, "3 cells in line 2, but the first line has 2"),
+        ("a.csv", "node,glasses\n\n1,yes,3\n", None, "3 cells in line 3, but"),
         ("a.csv", "", None, "a.csv is empty"),
         ("a.csv", "node,glasses\n", None, "a.csv has no rows"),
         ("a.json", "{", None, "neither a JSON object nor JSON lines"),

@@ -246,7 +246,9 @@ def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, T
         raise InputError(
             f"x must be one tensor, array or data frame of records, not {type(x).__name__}."
         )
-    if not isinstance(batch_size, int) or batch_size < 1 or len(x) == 0 or len(x) % batch_size:
+    if len(x) == 0:
+        raise InputError("x contains no records; give at least one.")
+    if not isinstance(batch_size, int) or batch_size < 1 or len(x) % batch_size:
         raise InputError(
             f"The number of records, {len(x)}, cannot be divided into batches of {batch_size!r}; "
             f"choose a batch_size that divides {len(x)}."

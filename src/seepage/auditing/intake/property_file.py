@@ -94,19 +94,20 @@ def _read_rows(path: Path) -> list[dict[str, Any]] | dict[str, Any]:
 
 def _read_text(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     try:
-        lines = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
+        reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+        lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except csv.Error as error:
         raise InputError(f"{path.name} cannot be read: {error}; correct it.") from error
     if not lines:
         raise InputError(f"{path.name} is empty; check that it was saved.")
-    head, *rest = [[cell.strip() for cell in line] for line in lines]
-    for number, line in enumerate(rest, 2):
+    (_, head), *rest = lines
+    for number, line in rest:
         if len(line) != len(head):
             raise InputError(
                 f"{path.name} has {counted(len(line), 'cell')} in line {number}, but the first "
                 f"line has {len(head)}; correct that line."
             )
-    return [dict(zip(head, line, strict=True)) for line in rest]
+    return [dict(zip(head, line, strict=True)) for _, line in rest]
 
 
 def _read_json(path: Path, text: str) -> list[dict[str, Any]] | dict[str, Any]:

@@ -42,10 +42,13 @@ def same_client(gradients: LayerGradients) -> np.ndarray | None:
         return None
     nodes, runs = as_numpy(gradients.nodes), separate_runs(gradients)
     if not _matched(nodes, runs):
+        recorded = gradients.runs is not None and np.any(gradients.runs)
+        last = int(np.argmax(runs != runs[0]))  # without recorded runs, each is one stretch of rows
+        chosen = "recording.runs == …" if recorded else f"slice({last})"
         raise InputError(
             f"The recording holds {len(np.unique(runs))} runs whose clients cannot be matched, "
             f"because Flower draws new nodes in every run; {_HOW}, or choose one run: "
-            "recording.rows(recording.runs == …)."
+            f"recording.rows({chosen})."
         )
     return nodes
 
