@@ -230,9 +230,13 @@ def clients_named_by_the_outlier_test():
     yield f"{further}, {more['anyone_named']} name one"
     names = {"unequal": "unequal sizes"}
     for kind in dict.fromkeys(one["clients"] for one in found["table"]):
-        some = {one["shift"]: one for one in found["table"] if one["clients"] == kind}
-        assert {one["runs"] for one in some.values()} == {200}
-        counts = (some[0]["anyone_named"], *(some[k]["planted_named"] for k in (2, 4)))
+        some = [one for one in found["table"] if one["clients"] == kind]
+        assert {one["runs"] for one in some} == {200}
+        shifts = [(one["shift"], one["trained"]) for one in some]
+        assert shifts == [(0, False), (2, False), (4, False), (0, True)]
+        given, *planted, trained = some
+        counts = (given["anyone_named"], trained["anyone_named"])
+        counts += tuple(one["planted_named"] for one in planted)
         yield row(names.get(kind, kind), *(f"{count} of 200" for count in counts))
 
 

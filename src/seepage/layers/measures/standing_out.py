@@ -18,9 +18,12 @@ never below ``1/K``, and no client is named.
 
 *With a reference*, a client is compared with N clients simulated from the common population, with
 as many records and the same training from the same models. Client and reference are exchangeable if
-the client's data are a draw from that population. Then the rank of the client's score among all ``N
-+ 1`` gives an exact P-value (conformal; Vovk, Gammerman and Shafer 2005), which is multiplied by K
-(Bonferroni).
+the client's data are a draw from that population and the models sent do not depend on them. Then
+the rank of the client's score among all ``N + 1`` gives an exact P-value (conformal; Vovk,
+Gammerman and Shafer 2005), which is multiplied by K (Bonferroni). In a client's first round, this
+holds. Later models have been trained on the client's data, but not on those of simulated clients,
+so P-values over several rounds are approximate. ``benchmarks/outlying_clients.py`` simulates both
+cases.
 """
 
 from __future__ import annotations
@@ -78,7 +81,8 @@ class StandingOut(RankedResult):
         """Return the clients whose P-value is at most 0.05, the furthest first.
 
         If every client's data are a draw from the population of the reference, the probability that
-        any client is named is at most 5 %. Without a reference, no client is named.
+        any client is named is at most 5 % in its first round, and about 5 % over several rounds,
+        whose models were trained on its data. Without a reference, no client is named.
         """
         if not self.reference:
             return []
@@ -147,7 +151,7 @@ def standing_out(gradients: LayerGradients, *, reference: Reference | None = Non
         records as the real clients and trains in the same way, from the models sent in the same
         rounds. A mapping ``{client: recording}`` gives each client its own reference. To name one
         of K clients as an outlier at the 5 % level, at least ``20·K − 1`` simulated clients are
-        needed.
+        needed. For an exact test, pass only the rows of each client's first round.
 
     Examples
     --------
