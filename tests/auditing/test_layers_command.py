@@ -75,7 +75,7 @@ def test_the_gate_names_the_layer_or_the_whole_update(bits, layer, where):
     assert gate.passed
     assert gate.measured == max(bits, audit.layers.v_information.values.max())
     ((_, told),) = replace(make_report(), gates=(gate,)).verdict.gates
-    bits = f"{gate.measured:.3g} bits"
+    bits = f"{gate.measured:.3g} bits (95 % CI {max(gate.low, 0):.3g} to {gate.high:.3g})"
     assert told == f"The largest leakage is that of {where}, {bits}, within the limit of 2."
 
 

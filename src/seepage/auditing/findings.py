@@ -492,6 +492,11 @@ class Gate:
         """
         return self.low is not None
 
+    @property
+    def inconclusive(self) -> bool:
+        """Whether the limit is not exceeded, but the confidence interval extends beyond it."""
+        return self.passed and self.high is not None and self.high > self.limit
+
 
 @dataclass(frozen=True)
 class StructuralRisk:

@@ -148,7 +148,13 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
     quiet = make_report(found=False, seed=3)
     verdict = quiet.verdict
     assert verdict.tone == "caution"
-    assert make_report(found=False, seed=3, passed=True).verdict.tone == "good"
+    within = make_report(found=False, seed=3, passed=True)
+    assert within.verdict.tone == "good"
+    (gate,) = within.gates
+    for high, tone in ((0.49, "good"), (0.51, "caution")):
+        some = replace(within, gates=(replace(gate, measured=0.1, low=0.0, high=high),)).verdict
+        assert some.tone == tone
+        assert ("extends beyond the limit" in some.headline) == (tone == "caution")
     assert any("does not prove that nothing leaks" in s for s in verdict.sentences)
     page = quiet.page(quiet.figures())
     assert "Nothing needs to be done about this property" in page

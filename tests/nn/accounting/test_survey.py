@@ -78,6 +78,8 @@ def test_a_survey_that_is_left_out_or_incomplete_is_refused():
         accountant.observe([1], x[[1]], y[[1]])
     with pytest.raises(InputError, match="record 11 occurs 0 times"):
         accountant.survey([(range(11), x[:11], y[:11])])
+    with pytest.raises(InputError, match=r"call survey\(\[\(index, x, y\)\]\)"):
+        accountant.survey((range(12), x, y))
     accountant.survey(_everyone(x, y))
     accountant.observe([1], x[[1]], y[[1]])
     with pytest.raises(InputError, match="create it with survey_every"):

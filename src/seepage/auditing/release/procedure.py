@@ -274,11 +274,13 @@ class Procedure(ReleaseQuestion):
         if self.sigma is None:
             return least if vote is None else max(least, vote.sigma)
         if needed > self.sigma * (1 + SAME):
+            earlier = self.ledger is not None and self.ledger.releases
             raise InputError(
                 f"With the declared σ = {self.sigma:g}, some "
                 f"{ONE[ONE_ROW if self.person is None else ONE_PERSON]} would leak more than the "
-                f"target of η = {self.target_eta:g}; set --sigma to {least:g} or more, or raise "
-                "--target-eta."
+                f"target of η = {self.target_eta:g}"
+                f"{' over this and all earlier releases in the ledger' if earlier else ''}; set "
+                f"--sigma to {least:g} or more, or raise --target-eta."
             )
         return self.sigma
 

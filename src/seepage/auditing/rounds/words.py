@@ -92,9 +92,11 @@ def judge_recording(
         tone, label = "caution", "Too few clients to test"
         headline = f"There are too few clients to test whether the updates reveal {what}."
     else:
-        # Not being able to show a leak is no assurance; to be within a limit that was set is.
-        tone, label = "good" if gates else "caution", "Nothing found"
+        # Not being able to show a leak is no assurance; an interval within a limit is.
+        beyond = any(gate.inconclusive for gate in gates)
+        tone, label = "good" if gates and not beyond else "caution", "Nothing found"
         nobody = ", and no client stands out" if audit.clients.reference else ""
+        nobody += ", but a confidence interval extends beyond the limit" if beyond else ""
         headline = f"No layer reveals {what} at the 5 % level{nobody}."
     sentences = (
         tell("attackers", audit, attacks, JOINED, of="rounds.j2"),

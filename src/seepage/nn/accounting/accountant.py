@@ -351,7 +351,13 @@ class FisherAccountant(MeasuredRun):
         shape = (2, 2, self.n)  # with and without κ, means and variances
         moments = torch.zeros(shape, dtype=torch.float64)
         seen = torch.zeros(self.n, dtype=torch.int64)
-        for index, x, y in everyone:
+        for batch in everyone:
+            if not isinstance(batch, tuple | list) or len(batch) != 3:
+                raise InputError(
+                    "survey takes an iterable of batches (positions, inputs, targets); for a "
+                    "single batch, call survey([(index, x, y)])."
+                )
+            index, x, y = batch
             chosen = checked_index(index, len(y), self.n)
             seen[chosen] += 1
             mine = own_part(chosen)
