@@ -107,6 +107,9 @@ def check_options(given: Iterable[str], known: Iterable[str], call: str) -> None
     for name in given:
         if name not in names:
             advice = nearest(name, names) or f"; choose from {', '.join(names)}"
+            if name.startswith("max_") and "preset" in names:
+                flag = f"--{name.replace('_', '-')}"
+                advice = f"; choose limits by preset=, or {flag} on the command line"
             raise ArgumentError(f"{call} has no option {name!r}{advice}.")
 
 

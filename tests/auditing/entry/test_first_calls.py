@@ -295,6 +295,10 @@ SENTENCES = {
         lambda: trainer(steps=5, target_epsilon=8.0, target_delta=1e-5, clip="none"),
         "Without clipping",
     ),
+    "a limit in Python": (
+        lambda: sp.audit(RIDGE, X, Y, max_membership=0.6),
+        "preset=, or --max-membership on the command line",
+    ),
     "an option of nobody": (lambda: trainer(steps=5, learn_rate=1.0), "PrivateSGD has no option"),
 }
 
