@@ -113,9 +113,11 @@ def _halved(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bisect intervals to floating-point precision; ``below`` is true if the root is higher."""
     for _ in range(120):
-        middle = (low + high) / 2
+        middle, before = (low + high) / 2, (low, high)
         up = below(middle)
         low, high = np.where(up, middle, low), np.where(up, high, middle)
+        if np.array_equal(before, (low, high)):  # and so for ever
+            break
     return low, high
 
 

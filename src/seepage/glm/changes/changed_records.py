@@ -237,6 +237,21 @@ class ChangedRecords(FiniteChanges):
                 changes.append(Change(some, Z, labels[:, k], model.weight[some]))
         return self.refitted(changes, moved, *self.starts(rows, others)).moves()
 
+    def parameter_changes(self, changes: list[Change]) -> np.ndarray:
+        """Return the changes of the free parameters, (B, P), computed by refits.
+
+        A change is not finite if no unique minimiser is known to exist.
+        """
+        model, moves = self.model, np.zeros((len(changes), len(self.model.inverse)))
+        left = np.array([1 - model.gram_solver.largest_share(c.removed) for c in changes])
+        gone = np.array([change.features is None for change in changes])
+        for which in map(np.flatnonzero, (gone, ~gone)):  # a batch has records to add, or none
+            some = [changes[k] for k in which]
+            if some:
+                share = np.clip(left[which], 0.0, 1.0)
+                moves[which] = self._steps(some, np.zeros_like(moves[which]), share)[0]
+        return moves
+
     def starts(
         self, rows: np.ndarray, others: Alternatives | None
     ) -> tuple[np.ndarray | None, np.ndarray]:
