@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from seepage.auditing.findings import LEFT_OUT, OTHER_LEVEL, RELABELLED, RELEASED_OR_NOT, Disclosure
 from seepage.auditing.measures import replaced_leakage
 from seepage.auditing.neighbours import AT_THE_ENDS, OTHER_VALUES, most_exposed, other_labels
-from seepage.auditing.release.procedure import Domain, Prepared, Procedure, Reruns
+from seepage.auditing.release.procedure import Domain, NeighbouringReruns, Prepared, Procedure
 from seepage.auditing.trained_model import ROW
 from seepage.glm.jacobian.at_optimum import PlainJacobians
 from seepage.glm.leakage import plain_jacobians
@@ -59,7 +59,10 @@ def try_neighbours(
 ) -> tuple[Neighbour, ...]:
     """Rerun the procedure on the neighbouring tables of the most exposed records."""
     ours, found = prepared.figures, []
-    tables, reruns = NeighbouringTables(procedure, raw, prepared), Reruns(procedure, raw, prepared)
+    tables, reruns = (
+        NeighbouringTables(procedure, raw, prepared),
+        NeighbouringReruns(procedure, raw, prepared),
+    )
     for row in prepared.rows[most_exposed(prepared.eta)].tolist():
         rows = rows_beside(raw, row, procedure.person)
         changed = list(tables.of(rows))

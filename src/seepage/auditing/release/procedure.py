@@ -334,7 +334,7 @@ class _Alike(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Reruns:
+class NeighbouringReruns:
     """Reruns of a procedure on tables that differ from the released one in one record, or person.
 
     A table that is encoded like the released one need not be fitted anew: its model follows from

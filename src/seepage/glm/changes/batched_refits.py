@@ -82,7 +82,7 @@ class BatchedRefits:
 
     def passes(self, changes: list[Change]) -> Iterator[slice]:
         """Yield slices of changes whose margins fit in the processor's cache, or of two changes."""
-        size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
+        size = max(2, (1 << 18) // (len(self.model.X) * self.outputs.count))
         return (slice(k, k + size) for k in range(0, len(changes), size))
 
     def weakening(self, changes: list[Change], moves: np.ndarray) -> np.ndarray:
@@ -510,7 +510,8 @@ class ChangedTables:
         slopes = np.empty_like(shift)
         for rows, margins, labels, weight, at_rest in self._pieces():
             new = self.model.outputs.slope(margins + shift[rows], labels)
-            slopes[rows] = weight * (new - at_rest)
+            new -= at_rest
+            np.multiply(weight, new, out=slopes[rows])
         slopes[self.rows, self.columns] = 0.0
         return slopes
 

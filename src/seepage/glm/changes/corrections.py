@@ -70,7 +70,7 @@ def correct(
 
 
 def _steps(
-    batch: ChangedTables, moved: np.ndarray, free: np.ndarray
+    batch: ChangedTables, moved: np.ndarray, free: np.ndarray, begun: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     model, bend = batch.model, batch.model.bend
     inverse = _Inverse(batch)
@@ -82,7 +82,7 @@ def _steps(
     reach = np.maximum(np.sqrt(model.largest_shifts.largest / free), inverse.arrival_reach(free))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         # Others begin at their expansion, if they have one.
-        if bent is not None and (model.outputs.count > 1 or not moved.any()):
+        if bent is not None and not begun and (model.outputs.count > 1 or not moved.any()):
             moved = bent.start(moved)
         for _ in range(16):  # what converges, does so in fewer; others are refitted
             shift = batch.shifts(moved)
@@ -110,9 +110,16 @@ def _steps(
             close = radius <= 1e-11 * np.linalg.norm(model.seen(moved), axis=1)
             far = ~close & (norm > 0)
             # Where errors do not shrink to half at every step, Newton's method is as fast.
-            if not (far & (np.expm1(off + d) < 0.5)).any():
+            if not (far & (np.expm1(off + d) < 0.5)).any() or 2 * far.sum() <= len(far):
                 break
-    return moved, np.where(far, np.inf, radius), np.exp(S + d)
+        radius, weaker = np.where(far, np.inf, radius), np.exp(S + d)
+        # Where most are near, the others go on alone.
+        rest = np.flatnonzero(far & (np.expm1(off + d) < 0.5))
+        if len(rest) and 2 * far.sum() <= len(far):
+            moved[rest], radius[rest], weaker[rest] = _steps(
+                batch.of(rest), moved[rest], free[rest], begun=True
+            )
+    return moved, radius, weaker
 
 
 class _Bent:
@@ -171,7 +178,11 @@ class _Bent:
                 )
                 slope = batch.own_weight[0, :, None] * slope
                 left += times(np.swapaxes(self.z, 1, 2), slope)
-            u = u - np.linalg.solve(self._hessian(u, every), left[..., None])[..., 0]
+            step = np.linalg.solve(self._hessian(u, every), left[..., None])[..., 0]
+            u = u - step
+            # The next error is about the square of this step, and no larger than what is left out.
+            if not np.any(np.abs(step) > 1e-3 * np.abs(u).max(axis=1, keepdims=True)):
+                break
         near = np.isfinite(u).all(axis=1, keepdims=True)
         return np.where(near, u @ self.bend.root.T, moved)
 
