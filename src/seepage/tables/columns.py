@@ -445,7 +445,7 @@ class TableEncoding:
         """Return whether the other encoding gives the same features to every row."""
 
         def written(coding: TableEncoding) -> list[Any]:
-            ways = [coding.target, coding.weight, coding.scale, coding.drop_first]
+            ways: list[Any] = [coding.target, coding.weight, coding.scale, coding.drop_first]
             for part in coding.parts:
                 levels = (
                     None if part.levels is None else (part.levels.type, part.levels.to_pylist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -23,6 +23,8 @@ class NeighbouringTable(TableInMemory):
         The table after the change.
     before, encoded
         The table before the change, and the same encoded.
+    rest
+        The table without the rows that changed.
     rows, columns
         The rows that changed, and the columns in which they did.
     """
@@ -32,18 +34,27 @@ class NeighbouringTable(TableInMemory):
         table: pa.Table,
         before: TableInMemory,
         encoded: EncodedTable,
+        rest: TableInMemory,
         rows: np.ndarray,
         columns: Sequence[str],
     ) -> None:
         super().__init__(table)
-        self._before, self._encoded = before, encoded
+        self._before, self._encoded, self._rest = before, encoded, rest
         self._changed_rows, self._changed = rows, frozenset(columns)
+        self._new = TableInMemory(table.take(pa.array(rows)))
 
     def scan(self, columns: Sequence[str]) -> Scan:
-        """Return the sums of columns over all rows; only changed columns are read."""
-        changed = super().scan([name for name in columns if name in self._changed])
-        same = self._before.scan([name for name in columns if name not in self._changed])
-        return Scan({name: (changed | same)[name] for name in columns})
+        """Return the sums of columns over all rows; of changed columns, new cells are added."""
+        changed = [name for name in columns if name in self._changed]
+        found = self._rest.scan(changed) + self._new.scan(changed)
+        found.update(self._before.scan([name for name in columns if name not in self._changed]))
+        return Scan({name: found[name] for name in columns})
+
+    def panel_notices(
+        self, features: Sequence[str], sums: Scan, settled: Sequence[str]
+    ) -> Iterable[str]:
+        """Return no sentences: nobody reads those about a table that nobody has."""
+        return ()
 
     def central_scale(self, name: str, deviation: float) -> tuple[float, float]:
         """Return robust estimates of a column's centre and spread."""
@@ -60,7 +71,11 @@ class NeighbouringTable(TableInMemory):
         if groups or not alike or len(records) != self.rows:
             return super().encoded(coding, labels, groups)
         X, y = records.X.copy(), records.y
-        X[rows] = TableInMemory(self.raw.take(pa.array(rows))).encoded(coding, labels, ()).X
+        parts = [(part, at) for part, at in coding.places() if part.name in self._changed]
+        if parts:
+            some = replace(coding, parts=tuple(part for part, _ in parts))
+            columns = np.concatenate([np.arange(at.start, at.stop) for _, at in parts])
+            X[np.ix_(rows, columns)] = self._new.encoded(some, labels, ()).X
         if coding.target in self._changed:  # classes may have other names
             narrow = replace(coding, parts=coding.parts[:1])
             y = super().encoded(narrow, labels, ()).y

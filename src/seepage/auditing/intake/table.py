@@ -15,6 +15,7 @@ memory.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,6 +178,12 @@ class TableToAudit(ABC):
                 f"Column {shown(name)} cannot define groups because its values are nested; choose "
                 "another column."
             ) from None
+
+    def panel_notices(
+        self, features: Sequence[str], sums: Scan, settled: Sequence[str]
+    ) -> Iterable[str]:
+        """Return sentences on columns or rows that suggest several rows per person."""
+        return panel_notices(self.raw, features, sums, settled)
 
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return the column's profile; ``as_codes`` reads numbers as category codes."""
@@ -373,7 +380,7 @@ def plan_columns(
     settled = (*categorical, *quantities)
     check_identifiers(features, profiles, settled)
     _check_features(table, features, profiles)
-    notices = () if whose else tuple(panel_notices(table.raw, features, sums, settled))
+    notices = () if whose else tuple(table.panel_notices(features, sums, settled))
     numbers = [n for n in features if profiles[n].kind == "numeric" and profiles[n].integer]
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
@@ -690,7 +697,9 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     record moves each end of the interval at most to an adjacent value. If the interval is a single
     value, the spread is ``deviation``, the column's standard deviation.
     """
-    low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
+    # The same as np.quantile(…, method="inverted_cdf"), which takes three times as long
+    places = [max(0, math.ceil(share * len(values) - 1)) for share in (0.05, 0.95)]
+    low, high = np.partition(values, places)[places].tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
 
 

@@ -355,9 +355,11 @@ class NeighbouringReruns:
         """
         found: list[Rerun | None] = [None] * len(tables)
         alike: dict[int, _Alike] = {}
+        kept = np.delete(np.arange(self.raw.num_rows), rows)
+        rest = TableInMemory(self.raw.take(pa.array(kept)))
         for k, (table, columns) in enumerate(tables):
             with suppress(InputError):
-                encoded = self._encoded(table, rows, columns)
+                encoded = self._encoded(table, rest, rows, columns)
                 known = self._alike(table, encoded, rows, columns)
                 if known is None:
                     found[k] = self._directly(table, encoded)
@@ -378,12 +380,18 @@ class NeighbouringReruns:
         return TableInMemory(self.raw)
 
     def _encoded(
-        self, table: pa.Table, rows: np.ndarray, columns: Sequence[str] | None
+        self,
+        table: pa.Table,
+        rest: TableInMemory,
+        rows: np.ndarray,
+        columns: Sequence[str] | None,
     ) -> EncodedTable:
+        """Encode a table, given the table without the rows that changed."""
         if columns is None:
-            return self.procedure.encode(TableInMemory(table))
+            return self.procedure.encode(rest)
         own = self.prepared.trained.table
-        return self.procedure.encode(NeighbouringTable(table, self._before, own, rows, columns))
+        new = NeighbouringTable(table, self._before, own, rest, rows, columns)
+        return self.procedure.encode(new)
 
     def _alike(
         self,

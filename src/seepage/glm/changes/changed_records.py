@@ -242,15 +242,10 @@ class ChangedRecords(FiniteChanges):
 
         A change is not finite if no unique minimiser is known to exist.
         """
-        model, moves = self.model, np.zeros((len(changes), len(self.model.inverse)))
+        model = self.model
         left = np.array([1 - model.gram_solver.largest_share(c.removed) for c in changes])
-        gone = np.array([change.features is None for change in changes])
-        for which in map(np.flatnonzero, (gone, ~gone)):  # a batch has records to add, or none
-            some = [changes[k] for k in which]
-            if some:
-                share = np.clip(left[which], 0.0, 1.0)
-                moves[which] = self._steps(some, np.zeros_like(moves[which]), share)[0]
-        return moves
+        starts = np.zeros((len(changes), len(model.inverse)))
+        return self._steps(changes, starts, np.clip(left, 0.0, 1.0))[0]
 
     def starts(
         self, rows: np.ndarray, others: Alternatives | None

@@ -118,7 +118,7 @@ class PlainJacobians:
                 here = self(some).with_label_step(label_step)
                 norms = np.asarray(here.row_norms(unknowns))
             else:
-                together = [blocks[k] for k in some]
+                together = [blocks[k] for k in some.tolist()]
                 here = self(np.concatenate(together)).with_label_step(label_step)
                 ends = np.cumsum([len(rows) for rows in together])[:-1]
                 parts = np.split(np.arange(here.rows), ends)
