@@ -433,20 +433,21 @@ class ChangedTables:
         )
         self.z: np.ndarray | None = None
         coming = [change for change in changes if change.features is not None]
-        if coming:
+        if coming or room:
             arrivals = [0 if c.features is None else len(np.asarray(c.features)) for c in changes]
+            shape = (max(room, *arrivals, 1), B)
+            self.z = np.zeros((*shape, len(parameters)))
+            self.labels = np.empty((*shape, *model.target.shape[1:]))
+            self.own_weight = np.zeros(shape)
+            self.labels[:] = model.target[0]
             places = np.concatenate([np.arange(count) for count in arrivals])
             owners = np.repeat(np.arange(B), arrivals)
-            x = solver.design(np.concatenate([np.asarray(c.features) for c in coming]))
-            labels = np.concatenate([np.asarray(c.labels, dtype=float) for c in coming])
-            shape = (max(room, *arrivals, 1), B)
-            self.z = np.zeros((*shape, x.shape[1]))
-            self.labels = np.empty((*shape, *labels.shape[1:]))
-            self.own_weight = np.zeros(shape)
-            self.labels[:] = labels[0]
-            self.z[places, owners], self.labels[places, owners] = x, labels
-            self.own_weight[places, owners] = np.concatenate([c.weight for c in coming])
-            self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
+            if coming:
+                added = solver.design(np.concatenate([np.asarray(c.features) for c in coming]))
+                labels = np.concatenate([np.asarray(c.labels, dtype=float) for c in coming])
+                self.z[places, owners], self.labels[places, owners] = added, labels
+                self.own_weight[places, owners] = np.concatenate([c.weight for c in coming])
+            self.own_margins = self.z @ parameters.reshape(len(parameters), -1)
 
     def of(self, which: np.ndarray) -> ChangedTables:
         """Return some of the changes, with the same number of places for added records."""
