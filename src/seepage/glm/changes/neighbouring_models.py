@@ -66,17 +66,17 @@ class NeighbouringModels:
         self.fit, self.X, self.owner = fit, X, owner
         self._unknowns, self._label_step, self._eta = unknowns, label_step, eta
         self.here = PlainJacobians(fit, X, Gaussian(1.0))
-        optimum = self.here.optimum
-        # Without a penalty, or far from zero, there is more to check than these methods do.
+        # Without a penalty, or far from zero, there is more to check than these methods do; and the
+        # bound has to exceed the errors of ordinary arithmetic.
         self.usable = bool(
             fit.ridge > 0
             and fit.tilt is None
             and (isinstance(fit.family, Categorical) or fit.family.name in _CANONICAL)
-            and optimum.centre is None
-            and optimum.condition < 1e7
+            and self.here.optimum.centre is None
+            and self.here.optimum.accuracy < 1e-7
         )
         if self.usable:
-            self._records = ChangedRecords(LocalModel(optimum, X, (Gaussian(1.0),)))
+            self._records = ChangedRecords(LocalModel(self.here.optimum, X, (Gaussian(1.0),)))
             self._measure()
 
     def _measure(self) -> None:
@@ -156,7 +156,7 @@ class NeighbouringModels:
             float(np.linalg.norm(self._unknowns.of(v))) for v in (coef + change, change)
         )
         with np.errstate(over="ignore", invalid="ignore"):
-            bent = np.expm1((self._records.model.constant) * span)
+            bent = np.expm1(self._records.model.constant * span)
             off = self._direct * size * (1 + bent) + self._lengths * (bent * after + moved)
             off *= self._curvature
         if self.owner is None:
