@@ -5,7 +5,7 @@
 - **risks beside η**: ``membership()``, and ``guess()`` of a column with two levels and of the
   label, for all records of two logistic regressions (6,366 × 2 and 200,000 × 30). Claim: at most
   five times the processor time of η;
-- **a release**: ``seepage release`` of 20,190 × 9, which refits the model for some 400 neighbouring
+- **a release**: ``seepage release`` of 20,190 × 9, which finds the model of some 400 neighbouring
   tables; no claim;
 - **audits**: ``seepage audit --quick`` of 1,000 × 20 (claim: at most 5 s) and of 2,431 × 11 with
   four classes (no claim).

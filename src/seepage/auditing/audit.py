@@ -787,8 +787,8 @@ def beside_figures(
     if not (epsilon or delta or any(values)):
         return risks
 
-    def membership(right: float) -> float:
-        return float(accuracy_beside(distance(right, 0.5), 0.5, epsilon, delta))
+    def membership(right: Any) -> np.ndarray:
+        return accuracy_beside(distance(right, 0.5), 0.5, epsilon, delta)
 
     def guess(found: GuessFinding) -> GuessFinding:
         right, median = (
@@ -808,17 +808,20 @@ def beside_figures(
     if curve is not None:
         curve = replace(
             curve,
-            membership=np.array([membership(right) for right in curve.membership]),
-            median=np.array([membership(right) for right in curve.median]),
+            membership=membership(curve.membership),
+            median=membership(curve.median),
         )
     if curve is not None and curve.right is not None:
-        told_before = zip(curve.right, curve.baseline, curve.levels, strict=True)  # type: ignore[arg-type]
-        right = np.array([float(right_beside(*told, *values)) for told in told_before])
-        curve = replace(curve, right=right)
+        right, baseline, levels = map(np.asarray, (curve.right, curve.baseline, curve.levels))
+        told = np.empty(len(right))
+        for count in np.unique(levels).tolist():
+            some = levels == count
+            told[some] = right_beside(right[some], baseline[some], count, *values)
+        curve = replace(curve, right=told)
     return replace(
         risks,
-        membership=membership(risks.membership),
-        median=membership(risks.median),
+        membership=float(membership(risks.membership)),
+        median=float(membership(risks.median)),
         guesses=tuple(guess(found) for found in risks.guesses),
         epsilon=epsilon,
         delta=delta,

@@ -30,7 +30,7 @@ from seepage.auditing.findings import (
     median_of,
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
-from seepage.core.information import inverse_work
+from seepage.core.information import block_norms, inverse_work
 from seepage.core.jacobian import ReleaseJacobian, Unknowns, inverse_gram_diagonal, largest_square
 from seepage.core.noise import Gaussian
 from seepage.core.questions import (
@@ -50,7 +50,9 @@ from seepage.core.result import (
     RecordNumbers,
     root,
 )
-from seepage.glm.leakage import largest_leakage, leakage_of_others
+from seepage.glm.changes.neighbouring_models import NeighbouringModels
+from seepage.glm.jacobian.at_optimum import PlainJacobians
+from seepage.glm.leakage import describe_on, largest_leakage
 from seepage.support.room import copied, sorted_numbers
 from seepage.tables.columns import labels_of
 from seepage.tables.source import Chunk
@@ -458,22 +460,30 @@ def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> f
     return largest_leakage(trained.model, trained.source, whole, step, ones, holders)
 
 
-def replaced_leakage(trained: TrainedModel, rows: np.ndarray, features: np.ndarray) -> np.ndarray:
+def neighbouring_models(trained: TrainedModel, eta: np.ndarray) -> NeighbouringModels:
+    """Return the models of tables that differ from a model's table in one record, or person.
+
+    ``eta`` is the leakage of every record, or person, at σ = 1 (:func:`record_leakage`).
+    """
+    fit, _ = describe_on(trained.model, trained.source)
+    whole, step = Unknowns(None, True, trained.basis()), trained.table.labels.step
+    return NeighbouringModels(fit, trained.records.X, whole, step, eta, trained.owner)
+
+
+def replaced_leakage(
+    trained: TrainedModel, about: PlainJacobians, rows: np.ndarray, features: np.ndarray
+) -> np.ndarray:
     """Return one person's η at σ = 1 for each of several sets of alternative features.
 
-    ``features`` has the shape ``(sets, rows, columns)``. The model is not refitted.
+    ``features`` has the shape ``(sets, rows, columns)``; the labels stay the same. The model, whose
+    Jacobians are ``about``, is not refitted.
     """
     sets, held, columns = features.shape
     whole = Unknowns(None, True, trained.basis())
-    return leakage_of_others(
-        trained.model,
-        trained.source,
-        whole,
-        trained.table.labels.step,
-        np.tile(rows, sets),
-        features.reshape(sets * held, columns),
-        np.split(np.arange(sets * held), sets),
-    )
+    here = about(np.tile(rows, sets), features.reshape(sets * held, columns))
+    here = here.with_label_step(trained.table.labels.step)
+    norms = block_norms(here, whole, np.split(np.arange(sets * held), sets))
+    return np.asarray(np.sqrt(np.asarray(norms)))
 
 
 def _errors(information: np.ndarray) -> np.ndarray:

@@ -20,7 +20,6 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.core.finite_changes import FiniteChanges
-from seepage.core.information import block_norms
 from seepage.core.jacobian import Attributes, MeasuredRelease, Refits, Unknowns
 from seepage.core.leakage import Leakage, LeakageInputs
 from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
@@ -43,23 +42,19 @@ from seepage.glm.changes.rebalanced import RebalancedRecords
 from seepage.glm.fitting.balance import FEW_KEYS
 from seepage.glm.fitting.objective import FittedGLM, Objective, PenalisedLoss, far_centre
 from seepage.glm.inputs import streamed_source
+from seepage.glm.jacobian.at_optimum import PlainJacobians, jacobian_at
 from seepage.glm.jacobian.operator import (
-    GLMJacobian,
-    PairedJacobian,
-    SingleOutputJacobian,
     TermsJacobian,
     merged,
 )
 from seepage.glm.jacobian.optimum import (
     Optimum,
-    Whitener,
     about,
     optimum,
     optimum_sums,
     plain_optimum,
     whitener_of,
 )
-from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
 from seepage.glm.outsider.leakage import OutsiderLeakage
 from seepage.glm.outsider.predictions import (
@@ -106,7 +101,6 @@ from seepage.tables.source import (
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6  # its fourth power is 1e-24: far within the range of single precision
-_FIRST = 32  # records whose largest eigenvalues are taken at first
 
 
 @overload
@@ -556,7 +550,7 @@ class GLMRelease(MeasuredRelease):
         if self.problem is None:
             return self.template
         fit, shared = about(self.fit, self.problem, chunk), self.template.terms
-        return _jacobian_at(self.optimum, fit, chunk.X, shared.map, kept=shared.kept)
+        return jacobian_at(self.optimum, fit, chunk.X, shared.map, kept=shared.kept)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
         """Return both releases as one, if they have the same model and differ only in the noise."""
@@ -645,14 +639,14 @@ def release_of(
         if kind == xp.float32:
             rounding = 4 * float(xp.finfo(kind).eps) * loss
             whitener = replace(whitener, accuracy=whitener.accuracy + rounding)
-        template = _jacobian_at(found, found.fit, X, whitener, kind)
+        template = jacobian_at(found, found.fit, X, whitener, kind)
         if kind != X.dtype:
             template.fitted_on = X
     else:
         row = np.zeros((1, len(source.names)))
         target = np.zeros((1, *found.fit.coef.shape[1:]))
         one = replace(found.fit, target=target, sample_weight=None)
-        template = _jacobian_at(found, one, row, whitener)
+        template = jacobian_at(found, one, row, whitener)
     stated = kind_of(model).penalty is not None and found.fit.ridge > 0
     kept = (PENALTY,) if stated else ()
     balance = found.fit.balance
@@ -733,9 +727,9 @@ def jacobian_of_replaced(
     if sums.extent is not None and far_centre(sums.extent.least, sums.extent.most) is not None:
         X, target = X.copy(), np.array(fit.target)
         X[row], target[row] = features, label
-        return _plain_jacobians(replace(fit, target=target), X, noise)(here)
+        return PlainJacobians(replace(fit, target=target), X, noise)(here)
     found = plain_optimum(rest, X, sums)
-    return _jacobian_at(found, comes, x, whitener_of(found, noise))
+    return jacobian_at(found, comes, x, whitener_of(found, noise))
 
 
 def largest_leakage(
@@ -749,72 +743,24 @@ def largest_leakage(
     """Return the largest ``η/allowed`` over all records at σ = 1, for a newly fitted model.
 
     If blocks are given, return the largest ratio of any block of records as a whole. The trace of
-    the information bounds its largest eigenvalue. So records are processed in decreasing order of
-    trace until no remaining trace exceeds the largest eigenvalue found. The function uses ordinary
-    floating-point arithmetic, since it is called for hundreds of tables.
+    the information bounds its largest eigenvalue, so only the largest traces need eigenvalues. The
+    function uses ordinary floating-point arithmetic, since it is called for hundreds of tables.
     """
-    fit, _ = describe_on(model, source)
-    table = source.whole("the largest leakage in ordinary arithmetic")
-    about = _plain_jacobians(fit, table.values, Gaussian(1.0))
+    about = plain_jacobians(model, source)
     traces = np.asarray(about(slice(None)).with_label_step(label_step).row_traces(unknowns))
-    several = blocks is not None and len(blocks) < len(traces)
-    if blocks is not None and several:
+    if blocks is not None and len(blocks) < len(traces):
         traces = np.asarray([traces[rows].sum() for rows in blocks])
-    traces = traces / allowed**2
-    order = np.argsort(-traces, kind="stable")
-    largest, begin, count = 0.0, 0, _FIRST // 8 if several else _FIRST  # a block takes longer
-    while begin < len(order) and traces[order[begin]] > largest:
-        some = order[begin : begin + count]
-        if blocks is not None and several:
-            together = [blocks[k] for k in some]
-            here = about(np.concatenate(together)).with_label_step(label_step)
-            ends = np.cumsum([len(rows) for rows in together])[:-1]
-            norms = np.asarray(block_norms(here, unknowns, np.split(np.arange(here.rows), ends)))
-        else:
-            norms = np.asarray(about(some).with_label_step(label_step).row_norms(unknowns))
-        largest = max(largest, float(np.max(norms / allowed[some] ** 2)))
-        begin, count = begin + count, 4 * count
-    return math.sqrt(largest)
+    else:
+        blocks = None
+    bounds = np.sqrt(np.maximum(traces, 0.0)) / allowed
+    return about.largest_ratio(unknowns, label_step, np.asarray(allowed), bounds, blocks)
 
 
-def leakage_of_others(
-    model: Any,
-    source: RowSource,
-    unknowns: Unknowns,
-    label_step: float,
-    rows: np.ndarray,
-    features: np.ndarray,
-    blocks: Sequence[np.ndarray],
-) -> np.ndarray:
-    """Return η at σ = 1 for each block of records whose features are replaced.
-
-    ``features`` replace those of ``rows``, which keep their labels. The model and its curvature
-    stay the same, so this function can rank candidate replacements before any refit.
-    """
+def plain_jacobians(model: Any, source: RowSource) -> PlainJacobians:
+    """Return the Jacobians of a newly fitted model at σ = 1, in ordinary arithmetic."""
     fit, _ = describe_on(model, source)
-    table = source.whole("the leakage of other records")
-    about = _plain_jacobians(fit, table.values, Gaussian(1.0))
-    norms = block_norms(about(rows, features).with_label_step(label_step), unknowns, blocks)
-    return np.asarray(np.sqrt(np.asarray(norms)))
-
-
-def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., TermsJacobian]:
-    """Return a function that computes the Jacobian of some rows in ordinary arithmetic.
-
-    The function also accepts replaced features for these rows.
-    """
-    found = plain_optimum(fit, X)
-    whitener = whitener_of(found, noise)
-
-    def about_rows(rows: slice | Array, features: Array | None = None) -> TermsJacobian:
-        weight, unit = (None if v is None else v[rows] for v in (fit.sample_weight, fit.label_unit))
-        some = replace(
-            found.fit, sample_weight=weight, label_unit=unit, target=fit.target[rows, ...]
-        )
-        x = X[rows, :] if features is None else features
-        return _jacobian_at(found, some, x, whitener)
-
-    return about_rows
+    table = source.whole("the leakage in ordinary arithmetic")
+    return PlainJacobians(fit, table.values, Gaussian(1.0))
 
 
 def _changes_of_chunk(
@@ -839,42 +785,3 @@ def _changes_of_chunk(
 
 def _shifts_of_chunk(chunk: Chunk, ask: Callable[..., ChangedRecords]) -> LargestShifts:
     return ask(chunk).model.shifts_here()
-
-
-def _jacobian_at(
-    found: Optimum,
-    fit: FittedGLM,
-    X: Array,
-    whitener: Whitener,
-    kind: Any = None,
-    kept: dict[str, Any] | None = None,
-) -> TermsJacobian:
-    """Return the Jacobian for rows at an optimum; ``fit`` has their labels and weights.
-
-    ``kind`` is the data type of the result, by default that of the rows, and ``kept`` what other
-    rows of the release have in common with these.
-    """
-    near = X if found.centre is None else X - found.centre[None, :]
-    derivatives, label_size, error = found.derivatives(fit, near, every=fit is found.fit)
-    if kind is not None:
-        xp = array_namespace(X)
-        X, near = xp.astype(X, kind, copy=False), xp.astype(near, kind, copy=False)
-
-    def narrow(values: Array) -> Array:
-        return array_namespace(values).astype(values, X.dtype, copy=False)
-
-    terms = JacobianTerms(
-        X,
-        narrow(fit.coef if len(fit.coef.shape) == 2 else fit.coef[:, None]),
-        intercept=fit.intercept is not None,
-        derivatives=lambda rows: tuple(map(narrow, derivatives(rows))),
-        whitener=replace(whitener, matrix=narrow(whitener.matrix)),
-        target=fit.target,
-        label_size=label_size,
-        near=near,
-        slope_error=None if error is None else narrow(error),
-        kept=kept,
-    )
-    if not isinstance(fit.family, Categorical):
-        return SingleOutputJacobian(terms)
-    return PairedJacobian(terms) if terms.precise else GLMJacobian(terms)

@@ -113,9 +113,11 @@ def _halved(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bisect intervals to floating-point precision; ``below`` is true if the root is higher."""
     for _ in range(120):
-        middle = (low + high) / 2
+        middle, before = (low + high) / 2, (low, high)
         up = below(middle)
         low, high = np.where(up, middle, low), np.where(up, high, middle)
+        if np.array_equal(before, (low, high)):  # and so for ever
+            break
     return low, high
 
 
@@ -451,13 +453,16 @@ def _won_in_turn(
     """Return, for each point set, the probability that the truth beats all rivals (Genz 1992)."""
     repeats, count, directions = points.shape
     total = np.zeros(repeats)
+    each = np.ascontiguousarray(np.moveaxis(points, -1, 0))
     for p, (L, limits) in zip(prior, rivals, strict=True):
-        beaten, seen = np.ones((repeats, count)), np.zeros((repeats, count, len(limits)))
+        beaten, seen = np.ones((repeats, count)), np.empty((directions, repeats, count))
         for i in range(len(limits)):
-            chance = ndtr((limits[i] - seen[:, :, :i] @ L[i, :i]) / L[i, i])
+            # The chance to beat the first rival is the same at all points.
+            known = np.tensordot(L[i, :i], seen[:i], 1) if i else 0.0
+            chance = ndtr((limits[i] - known) / L[i, i])
             beaten *= chance
             if i < directions:
-                seen[:, :, i] = ndtri(np.clip(chance * points[:, :, i], 1e-300, 1 - 1e-16))
+                seen[i] = ndtri(np.clip(chance * each[i], 1e-300, 1 - 1e-16))
         total += p * beaten.mean(axis=1)
     return total
 

@@ -441,6 +441,20 @@ class TableEncoding:
         weight = () if self.weight is None else (self.weight,)
         return tuple(dict.fromkeys([*(p.name for p in self.parts), self.target, *weight]))
 
+    def same_as(self, other: TableEncoding) -> bool:
+        """Return whether the other encoding gives the same features to every row."""
+
+        def written(coding: TableEncoding) -> list[Any]:
+            ways: list[Any] = [coding.target, coding.weight, coding.scale, coding.drop_first]
+            for part in coding.parts:
+                levels = (
+                    None if part.levels is None else (part.levels.type, part.levels.to_pylist())
+                )
+                ways.append((part.name, part.centre, part.unit, levels, part.fill))
+            return ways
+
+        return written(self) == written(other)
+
     def places(self) -> list[tuple[ColumnEncoding, slice]]:
         """Return each column's encoding with the positions of its features."""
         found, start = [], 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,16 +47,21 @@ def test_the_distance_covers_a_fit_from_scratch(family: str, started: bool) -> N
         Change(np.array([row]), changes.model.X[[row]] + 0.2, target[[row - 1]], np.ones(1))
         for row in rows
     ]
-    for some, arrives in ((gone, False), (moved, True)):
+    ridge = changes.model.fit.ridge
+    lighter = [replace(change, ridge=0.98 * ridge) for change in gone]
+    heavier = [replace(change, ridge=1.02 * ridge) for change in moved]
+    mixed = [*gone[:5], *heavier[5:]]
+    for some in (gone, moved, lighter, heavier, mixed):
         begin = starts[:, 0] if started else np.zeros_like(starts[:, 0])
         found = correct(changes.refits, some, begin, left)
         assert found.near.sum() >= 7  # of ten
         for k in np.flatnonzero(found.near):
             keep = np.arange(N) != rows[k]
             Z, t = X[keep], y[keep]
-            if arrives:
+            if some[k].features is not None:
                 Z, t = np.vstack([Z, X[rows[k]] + 0.2]), np.append(t, y[rows[k] - 1])
-            truth = numbers(make(l2=L2 * N / len(t)).fit(Z, t)) - numbers(model)
+            l2 = (some[k].ridge or ridge) / len(t)
+            truth = numbers(make(l2=l2).fit(Z, t)) - numbers(model)
             seen = changes.model.seen(found.moves[k])
             assert np.all(truth[len(seen) :] == 0)  # an intercept that is not fitted
             off = np.linalg.norm(seen - truth[: len(seen)])

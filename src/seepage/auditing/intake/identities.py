@@ -198,20 +198,21 @@ def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[st
     sizes = [t for t in range(min(most_rows, rows // fewest), 1, -1) if rows % t == 0]
     if not sizes:
         return 1, []
-    columns = {
-        name: np.asarray(
-            decoded(raw.column(name))
-            .combine_chunks()
-            .dictionary_encode()
-            .indices.to_numpy(zero_copy_only=False),
-            float,
-        )
-        for name in features
-    }
+
+    def values(name: str, stop: int) -> np.ndarray:
+        cells = decoded(raw.column(name)[:stop]).combine_chunks().dictionary_encode().indices
+        return np.asarray(cells.to_numpy(zero_copy_only=False), float)
+
+    # Most columns change within the first blocks, and the rest need not be read.
+    start = {name: values(name, fewest * sizes[0]) for name in features}
+    turns = {name: 1 + np.flatnonzero(v[1:] != v[:-1]) for name, v in start.items()}
+    columns: dict[str, np.ndarray] = {}
     for size in sizes:
-        blocks = {name: values.reshape(-1, size) for name, values in columns.items()}
-        # Most columns change within the first blocks, and the others need not be read.
-        alike = [name for name, b in blocks.items() if np.all(b[:fewest] == b[:fewest, :1])]
+        alike = [name for name, at in turns.items() if not np.any(at % size)]
+        if len(alike) < 2:
+            continue
+        columns |= {name: values(name, rows) for name in alike if name not in columns}
+        blocks = {name: columns[name].reshape(-1, size) for name in alike}
         alike = [name for name in alike if np.all(blocks[name] == blocks[name][:, :1])]
         if len(alike) < 2:
             continue

@@ -21,7 +21,7 @@ from seepage.auditing.intake.identities import is_named_like_identifier
 from seepage.auditing.intake.table import MISSING_SHARE, TableToAudit
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.errors import InputError, nearest
-from seepage.tables.columns import ColumnProfile, ColumnSums, Scan, decoded, plain_numbers, scan
+from seepage.tables.columns import ColumnProfile, ColumnSums, decoded, plain_numbers
 from seepage.tables.names import counted, listed, shown
 
 KINDS = ("numeric", "boolean", "categorical", "drop")
@@ -131,7 +131,7 @@ def column_facts(table: TableToAudit, names: Sequence[str] | None = None) -> lis
     names = list(table.names) if names is None else list(names)
     if not names:
         return []
-    sums: Scan = table.total(names, scan)
+    sums = table.scan(names)
     return [_facts(table, name, sums[name]) for name in names]
 
 

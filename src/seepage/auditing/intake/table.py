@@ -15,6 +15,7 @@ memory.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -142,6 +143,11 @@ class TableToAudit(ABC):
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
         """Return a function's results, summed over all pieces; columns may include :data:`ROW`."""
 
+    def scan(self, columns: Sequence[str]) -> Scan:
+        """Return the sums of columns over all rows."""
+        found: Scan = self.total(columns, scan)
+        return found
+
     @abstractmethod
     def complete(self, needed: Sequence[str]) -> TableToAudit:
         """Return the rows without missing values in these columns."""
@@ -173,6 +179,12 @@ class TableToAudit(ABC):
                 "another column."
             ) from None
 
+    def panel_notices(
+        self, features: Sequence[str], sums: Scan, settled: Sequence[str]
+    ) -> Iterable[str]:
+        """Return sentences on columns or rows that suggest several rows per person."""
+        return panel_notices(self.raw, features, sums, settled)
+
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return the column's profile; ``as_codes`` reads numbers as category codes."""
         # Whether the values may be row numbers, in any order and from any starting number
@@ -201,11 +213,25 @@ class TableInMemory(TableToAudit):
         self.raw, self.names, self.rows = table, table.column_names, table.num_rows
         self.schema, self.steps = table.schema, steps_of(table)
         self._row_index = np.arange(self.rows) if row_index is None else row_index
+        self._sums, self._scales = Scan(), dict[tuple[str, float], tuple[float, float]]()
 
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
         """Return the function's result on the only piece."""
         found = [self._row_index if n == ROW else self.raw.column(n) for n in columns]
         return function([Piece(pa.table(found, names=list(columns)), "", 0)])
+
+    def scan(self, columns: Sequence[str]) -> Scan:
+        """Return the sums of columns over all rows; every column is read once."""
+        unknown = [name for name in columns if name not in self._sums]
+        self._sums.update(super().scan(unknown))
+        return Scan({name: self._sums[name] for name in columns})
+
+    def central_scale(self, name: str, deviation: float) -> tuple[float, float]:
+        """Return robust estimates of a column's centre and spread (see :func:`central_scale`)."""
+        if (name, deviation) not in self._scales:
+            values = floats(plain_numbers(self.raw.column(name)))
+            self._scales[name, deviation] = central_scale(values, deviation)
+        return self._scales[name, deviation]
 
     def complete(self, needed: Sequence[str]) -> TableInMemory:
         """Return the rows without missing values in these columns."""
@@ -314,7 +340,7 @@ def plan_columns(
     categorical, quantities = (
         [n for n in names if n not in whose] for names in (categorical, quantities)
     )
-    sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
+    sums = table.scan(list(dict.fromkeys([target, *wanted, *groups])))
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
         if profiles[name].kind == "categorical":
@@ -354,7 +380,7 @@ def plan_columns(
     settled = (*categorical, *quantities)
     check_identifiers(features, profiles, settled)
     _check_features(table, features, profiles)
-    notices = () if whose else tuple(panel_notices(table.raw, features, sums, settled))
+    notices = () if whose else tuple(table.panel_notices(features, sums, settled))
     numbers = [n for n in features if profiles[n].kind == "numeric" and profiles[n].integer]
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
@@ -574,12 +600,11 @@ def encode(
     if table.rows - used.rows > unlabelled:
         were = counted(table.rows - used.rows - unlabelled, "row was", "rows were")
         steps.append(f"{were} dropped (of {table.rows:,}) because of a missing value in a feature.")
-    sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
+    sums = used.scan([plan.target, *plan.features]) if needed else plan.sums
     parts = _varying_parts(used, plan, sums, steps)
     if public is not None:
-        assert used.raw is not None  # noqa: S101 - a release is made of a table in memory
-        raw = used.raw
-        parts = [_publicly_scaled(p, sums[p.name], public, raw.column(p.name)) for p in parts]
+        whole = cast(TableInMemory, used)  # a release is made of a table in memory
+        parts = [_publicly_scaled(p, sums[p.name], public, whole) for p in parts]
     own = parts
     if scaling is not None:
         given = (scaling.get(part.name, (0.0, 1.0)) for part in parts)
@@ -639,7 +664,7 @@ def _publicly_scaled(
     part: ColumnEncoding,
     sums: ColumnSums,
     domain: Mapping[str, tuple[float, float]],
-    column: Column,
+    table: TableInMemory,
 ) -> ColumnEncoding:
     """Return the encoding with a centre and unit that may be published.
 
@@ -658,7 +683,7 @@ def _publicly_scaled(
             )
         centre, unit = (low + high) / 2, (high - low) / 4
     else:
-        middle, spread = central_scale(floats(plain_numbers(column)), part.spread)
+        middle, spread = table.central_scale(part.name, part.spread)
         unit = round_up(spread, UNITS)
         centre = round_to_multiple(middle, unit)
     return replace(part, centre=centre, unit=unit, spread=unit)
@@ -672,7 +697,9 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     record moves each end of the interval at most to an adjacent value. If the interval is a single
     value, the spread is ``deviation``, the column's standard deviation.
     """
-    low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
+    # The same as np.quantile(…, method="inverted_cdf"), which takes three times as long
+    places = [max(0, math.ceil(share * len(values) - 1)) for share in (0.05, 0.95)]
+    low, high = np.partition(values, places)[places].tolist()
     return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
 
 

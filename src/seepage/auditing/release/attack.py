@@ -46,7 +46,7 @@ from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
 from seepage.auditing.release.command import release_entry
 from seepage.auditing.release.contents import read_release
-from seepage.auditing.release.disclosure import NeighbouringTables, released_numbers, rows_beside
+from seepage.auditing.release.disclosure import NeighbouringTables, rows_beside
 from seepage.auditing.release.error_rates import ErrorRates, log_likelihood
 from seepage.auditing.release.ledger import (
     PastRelease,
@@ -56,7 +56,7 @@ from seepage.auditing.release.ledger import (
 )
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.noise_vote import Seats
-from seepage.auditing.release.procedure import Prepared, Procedure
+from seepage.auditing.release.procedure import Prepared, Procedure, released_numbers
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.report.words import percent
 from seepage.auditing.trained_model import ROW
@@ -229,7 +229,7 @@ def attack_release(
             f"The release has σ = {stated.sigma:g}, which cannot be drawn with these options; use "
             "the options with which the release was made."
         )
-    for change, other, _ in NeighbouringTables(procedure, raw, prepared).of(rows):
+    for change, other, *_ in NeighbouringTables(procedure, raw, prepared).of(rows):
         gone = other.num_rows < raw.num_rows
         try:
             theirs = _World(procedure.prepare(other, seats.without(rows) if gone else seats))

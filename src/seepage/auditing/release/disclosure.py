@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 from seepage.auditing.findings import LEFT_OUT, OTHER_LEVEL, RELABELLED, RELEASED_OR_NOT, Disclosure
 from seepage.auditing.measures import replaced_leakage
 from seepage.auditing.neighbours import AT_THE_ENDS, OTHER_VALUES, most_exposed, other_labels
-from seepage.auditing.release.procedure import Domain, Prepared, Procedure
+from seepage.auditing.release.procedure import Domain, NeighbouringReruns, Prepared, Procedure
 from seepage.auditing.trained_model import ROW
-from seepage.errors import InputError
+from seepage.glm.jacobian.at_optimum import PlainJacobians
+from seepage.glm.leakage import plain_jacobians
 from seepage.tables.columns import decoded
 
 
@@ -58,28 +59,22 @@ def try_neighbours(
 ) -> tuple[Neighbour, ...]:
     """Rerun the procedure on the neighbouring tables of the most exposed records."""
     ours, found = prepared.figures, []
-    numbers = released_numbers(prepared.trained.model)
-    tables = NeighbouringTables(procedure, raw, prepared)
+    tables, reruns = (
+        NeighbouringTables(procedure, raw, prepared),
+        NeighbouringReruns(procedure, raw, prepared),
+    )
     for row in prepared.rows[most_exposed(prepared.eta)].tolist():
-        for change, neighbour, column in tables.of(rows_beside(raw, row, procedure.person)):
-            moved = math.nan
-            try:
-                others, needed, trained = procedure.rerun(neighbour, prepared)
-            except InputError:
-                figures, needed = [RELEASED_OR_NOT], math.inf
-            else:
-                theirs = released_numbers(trained.model)
-                if theirs.shape == numbers.shape:
-                    moved = float(np.linalg.norm(theirs - numbers))
-                names = dict.fromkeys([*ours, *others])
-                figures = [name for name in names if ours.get(name) != others.get(name)]
-            found.append(Neighbour(row, change, tuple(figures), needed, moved, column))
+        rows = rows_beside(raw, row, procedure.person)
+        changed = list(tables.of(rows))
+        results = reruns.of(rows, [(table.table, table.columns) for table in changed])
+        for (change, _, column, _), result in zip(changed, results, strict=True):
+            if result is None:
+                found.append(Neighbour(row, change, (RELEASED_OR_NOT,), math.inf, column=column))
+                continue
+            names = dict.fromkeys([*ours, *result.figures])
+            figures = tuple(name for name in names if ours.get(name) != result.figures.get(name))
+            found.append(Neighbour(row, change, figures, result.needed, result.moved, column))
     return tuple(found)
-
-
-def released_numbers(model: object) -> np.ndarray:
-    """Return the coefficients and the intercept of a model as one vector."""
-    return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
 
 
 def rows_beside(raw: pa.Table, row: int, person: str | None) -> np.ndarray:
@@ -96,6 +91,7 @@ class ChangedTable(NamedTuple):
     change: str
     table: pa.Table
     column: str = ""  # the column whose class or level changes
+    columns: Sequence[str] | None = None  # all columns that change; ``None`` if rows are left out
 
 
 class _Levels(NamedTuple):
@@ -128,13 +124,15 @@ class NeighbouringTables:
         else:
             known = list(_ends(raw, target, domain))
         for label in other_labels(own, known):
-            yield ChangedTable(RELABELLED, _replaced(raw, rows, {target: label}), target)
+            changed = _replaced(raw, rows, {target: label})
+            yield ChangedTable(RELABELLED, changed, target, (target,))
         numeric = [a.name for a in encoded.attributes if a.kind == "numeric"]
         for end, words in enumerate(AT_THE_ENDS):
             moved = {name: _ends(raw, name, domain)[end] for name in numeric}
-            yield ChangedTable(words, _replaced(raw, rows, moved))
+            yield ChangedTable(words, _replaced(raw, rows, moved), "", numeric)
         for name, value in self.other_levels(rows):
-            yield ChangedTable(OTHER_LEVEL, _replaced(raw, rows, {name: value}), name)
+            changed = _replaced(raw, rows, {name: value})
+            yield ChangedTable(OTHER_LEVEL, changed, name, (name,))
 
     def other_levels(self, rows: np.ndarray) -> list[tuple[str, Any]]:
         """Return at most three changes of a record's categories, as pairs of column and new level.
@@ -160,11 +158,17 @@ class NeighbouringTables:
                     rare.append(few)
         if not others:
             return []
-        eta = replaced_leakage(trained, held, np.stack(features))
+        eta = replaced_leakage(trained, self._jacobians, held, np.stack(features))
         order = np.argsort(-eta, kind="stable").tolist()
         left = [k for k in order if rare[k]][:1]
         chosen = dict.fromkeys([order[0], order[-1], *left, *order])
         return [others[k] for k in list(chosen)[:OTHER_VALUES]]
+
+    @cached_property
+    def _jacobians(self) -> PlainJacobians:
+        """The Jacobians of the released model."""
+        trained = self.prepared.trained
+        return plain_jacobians(trained.model, trained.source)
 
     @cached_property
     def _levels(self) -> dict[str, _Levels]:

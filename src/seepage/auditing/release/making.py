@@ -31,11 +31,11 @@ from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, write_release_card
 from seepage.auditing.release.contents import Item, Release
-from seepage.auditing.release.disclosure import Neighbour, released_numbers, try_neighbours
+from seepage.auditing.release.disclosure import Neighbour, try_neighbours
 from seepage.auditing.release.error_rates import ErrorRates
 from seepage.auditing.release.ledger import GuessLoss, Recognition
 from seepage.auditing.release.noise_vote import NoiseDraw, interval_kept
-from seepage.auditing.release.procedure import Prepared, Procedure
+from seepage.auditing.release.procedure import Prepared, Procedure, released_numbers
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.report.words import MANY, ONE
 from seepage.auditing.trained_model import TrainedModel

@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import check_noise_or_target
 from seepage.auditing.findings import ONE_PERSON, ONE_ROW
+from seepage.auditing.intake.neighbouring_table import NeighbouringTable
 from seepage.auditing.intake.table import (
     UNITS,
     TableInMemory,
@@ -27,7 +29,7 @@ from seepage.auditing.intake.table import (
     encode,
     plan_columns,
 )
-from seepage.auditing.measures import largest_share, record_leakage
+from seepage.auditing.measures import largest_share, neighbouring_models, record_leakage
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.release.ledger import Recognition, ReleaseLedger, UnrecognisedRecordsWarning
 from seepage.auditing.release.noise_vote import (
@@ -51,6 +53,9 @@ from seepage.auditing.trained_model import (
 )
 from seepage.core.result import COARSER, SAME, round_down, round_up
 from seepage.errors import InputError
+from seepage.glm.changes.batched_refits import Change
+from seepage.glm.changes.neighbouring_models import NeighbouringModels
+from seepage.glm.leakage import describe_on
 from seepage.support.number_check import check_positive
 from seepage.tables.names import shown
 
@@ -100,9 +105,15 @@ class Procedure(ReleaseQuestion):
 
     def fit(self, raw: pa.Table, near: TrainedModel | None = None) -> TrainedModel:
         """Fit the model without noise, starting from ``near``, the model of a similar table."""
-        encoded = self._encode(raw)
-        kind = choose_model(self.model, encoded.target_kind, encoded.target)
-        settings = FitSettings(kind, self.l2)
+        return self.fit_encoded(self.encode(TableInMemory(raw)), near)
+
+    def settings_for(self, encoded: EncodedTable) -> FitSettings:
+        """Return the settings of the fit on an encoded table."""
+        return FitSettings(choose_model(self.model, encoded.target_kind, encoded.target), self.l2)
+
+    def fit_encoded(self, encoded: EncodedTable, near: TrainedModel | None = None) -> TrainedModel:
+        """Fit the model on an encoded table, as :meth:`fit`."""
+        settings = self.settings_for(encoded)
         # A start in other coordinates would be poor, or unusable.
         alike = near is not None and _coded(near.table) == _coded(encoded)
         start = near.model if near is not None and alike and near.settings == settings else None
@@ -123,7 +134,7 @@ class Procedure(ReleaseQuestion):
         allowed = self.allowed(spent)
         needed = eta / allowed
         least = round_up(float(np.max(needed)), COARSER)
-        figures = self._figures(trained)
+        figures = self.figures_of(trained)
         seats = Seats.of(raw, self.person) if seats is None else seats
         first = trained.records.firsts
         rows = np.asarray(trained.records.beside[ROW][first])
@@ -141,18 +152,31 @@ class Procedure(ReleaseQuestion):
         return self.rerun(raw, prepared)[0]
 
     def rerun(
-        self, raw: pa.Table, prepared: Prepared
+        self, raw: pa.Table, prepared: Prepared, encoded: EncodedTable | None = None
     ) -> tuple[dict[str, Any], float, TrainedModel]:
-        """Return the figures, the smallest σ that respects every privacy budget, and the model."""
-        trained = self.fit(raw, prepared.trained)
+        """Return the figures, the smallest σ that respects every privacy budget, and the model.
+
+        ``encoded`` is the encoded table, if known.
+        """
+        encoded = self.encode(TableInMemory(raw)) if encoded is None else encoded
+        trained = self.fit_encoded(encoded, prepared.trained)
+        needed = largest_share(trained, self.allowed_in(raw, trained))
+        return self.with_noise(needed, self.figures_of(trained), prepared), needed, trained
+
+    def allowed_in(self, raw: pa.Table, trained: TrainedModel) -> np.ndarray:
+        """Return the remaining privacy budget η of every record, or person, of another table."""
         earlier = self.ledger is not None and self.ledger.releases
         known = self._recognise(raw, trained) if earlier else None
-        allowed = self.allowed(spent_by(trained, known))
-        needed = largest_share(trained, allowed)
-        figures = {"σ": self._noise(needed, prepared.vote)} | self._figures(trained)
-        return figures, needed, trained
+        return self.allowed(spent_by(trained, known))
 
-    def _encode(self, raw: pa.Table) -> EncodedTable:
+    def with_noise(
+        self, needed: float, figures: dict[str, Any], prepared: Prepared
+    ) -> dict[str, Any]:
+        """Return the figures of another table, with σ; a drawn σ is not drawn again."""
+        return {"σ": self._noise(needed, prepared.vote)} | figures
+
+    def encode(self, table: TableInMemory) -> EncodedTable:
+        """Encode a table for a release, or raise an error if no release can be made of it."""
         check_noise_or_target(self.sigma, self.target_eta)
         if self.sigma_epsilon is not None:
             check_positive(self.sigma_epsilon, "sigma_epsilon")
@@ -169,11 +193,12 @@ class Procedure(ReleaseQuestion):
         if self.least_holders < 1:
             raise InputError(f"--least-holders must be at least 1, not {self.least_holders}.")
         drop = tuple(dict.fromkeys(self.drop))
-        plan = self._plan(raw, drop)
-        settled, more, steps = settle_rare_names(raw, plan, self.least_holders, self.rare)
+        plan = self._plan(table, drop)
+        settled, more, steps = settle_rare_names(table.raw, plan, self.least_holders, self.rare)
         if steps:
-            plan = self._plan(settled, (*drop, *more))
-        encoded = encode(TableInMemory(settled), plan, public=self.domains)
+            table = TableInMemory(settled)
+            plan = self._plan(table, (*drop, *more))
+        encoded = encode(table, plan, public=self.domains)
         rows = len(encoded.source)
         if rows < FEWEST_ROWS:
             raise InputError(
@@ -188,7 +213,7 @@ class Procedure(ReleaseQuestion):
             )
         return replace(encoded, steps=(*encoded.steps, *steps))
 
-    def _figures(self, trained: TrainedModel) -> dict[str, Any]:
+    def figures_of(self, trained: TrainedModel) -> dict[str, Any]:
         """Return all figures published without noise, except σ, by name."""
         found: dict[str, Any] = {
             "family": trained.settings.model,
@@ -214,10 +239,10 @@ class Procedure(ReleaseQuestion):
             return None
         return self.ledger.recognise(raw.take(pa.array(trained.records.beside[ROW])), self.person)
 
-    def _plan(self, raw: pa.Table, drop: Sequence[str]) -> Any:
+    def _plan(self, table: TableInMemory, drop: Sequence[str]) -> Any:
         names = set(drop)
         return plan_columns(
-            TableInMemory(raw),
+            table,
             self.target,
             drop=drop,
             categorical=[n for n in self.categorical if n not in names],
@@ -291,6 +316,141 @@ def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarr
     if recognition is None:
         return np.zeros(len(first))
     return np.asarray(recognition.spent[first])  # all records of a person have spent the same
+
+
+class Rerun(NamedTuple):
+    """The result of a procedure on another table."""
+
+    figures: dict[str, Any]  # the figures published without noise
+    needed: float  # the smallest σ that respects every privacy budget
+    moved: float  # the distance of its numbers from the released ones, before noise
+
+
+class _Alike(NamedTuple):
+    """A table that is encoded like the released one."""
+
+    change: Change
+    figures: dict[str, Any]  # all but σ
+    allowed: np.ndarray
+    step: float  # the unit of the label
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbouringReruns:
+    """Reruns of a procedure on tables that differ from the released one in one record, or person.
+
+    A table that is encoded like the released one need not be fitted anew: its model follows from
+    the released table's (:class:`~seepage.glm.changes.neighbouring_models.NeighbouringModels`). For
+    any other table, everything is computed from its rows.
+    """
+
+    procedure: Procedure
+    raw: pa.Table
+    prepared: Prepared
+
+    def of(
+        self, rows: np.ndarray, tables: Sequence[tuple[pa.Table, Sequence[str] | None]]
+    ) -> list[Rerun | None]:
+        """Return the results on tables in which these rows changed; ``None`` if there are none.
+
+        Each table comes with the columns in which it differs, or ``None`` if the rows are left out.
+        """
+        found: list[Rerun | None] = [None] * len(tables)
+        alike: dict[int, _Alike] = {}
+        kept = np.delete(np.arange(self.raw.num_rows), rows)
+        rest = TableInMemory(self.raw.take(pa.array(kept)))
+        for k, (table, columns) in enumerate(tables):
+            with suppress(InputError):
+                encoded = self._encoded(table, rest, rows, columns)
+                known = self._alike(table, encoded, rows, columns)
+                if known is None:
+                    found[k] = self._directly(table, encoded)
+                else:
+                    alike[k] = known
+        moves = self._models.moves([known.change for known in alike.values()]) if alike else ()
+        for (k, known), move in zip(alike.items(), moves, strict=True):
+            with suppress(InputError):
+                found[k] = self._nearby(known, move) or self._directly(tables[k][0])
+        return found
+
+    @cached_property
+    def _models(self) -> NeighbouringModels:
+        return neighbouring_models(self.prepared.trained, self.prepared.eta)
+
+    @cached_property
+    def _before(self) -> TableInMemory:
+        return TableInMemory(self.raw)
+
+    def _encoded(
+        self,
+        table: pa.Table,
+        rest: TableInMemory,
+        rows: np.ndarray,
+        columns: Sequence[str] | None,
+    ) -> EncodedTable:
+        """Encode a table, given the table without the rows that changed."""
+        if columns is None:
+            return self.procedure.encode(rest)
+        own = self.prepared.trained.table
+        new = NeighbouringTable(table, self._before, own, rest, rows, columns)
+        return self.procedure.encode(new)
+
+    def _alike(
+        self,
+        table: pa.Table,
+        encoded: EncodedTable,
+        rows: np.ndarray,
+        columns: Sequence[str] | None,
+    ) -> _Alike | None:
+        """Return what is needed of a table that is encoded like the released one, or ``None``."""
+        trained = self.prepared.trained
+        there = replace(trained, settings=self.procedure.settings_for(encoded), table=encoded)
+        stays = len(self.raw) - (len(rows) if columns is None else 0)
+        if not (
+            self._models.usable
+            and there.settings == trained.settings
+            and _coded(encoded) == _coded(trained.table)
+            and _scales(encoded) == _scales(trained.table)
+            and len(trained.records) == len(self.raw)
+            and len(there.records) == stays
+            and sorted(encoded.labels.counts or ()) == sorted(trained.table.labels.counts or ())
+        ):
+            return None
+        allowed = self.procedure.allowed_in(table, there)
+        if columns is None:
+            change = self._models.change(rows)
+        else:
+            records, labels = there.records.at(rows), self._models.fit.target[rows]
+            if self.procedure.target in columns:
+                labels = describe_on(trained.model, records)[0].target
+            change = self._models.change(rows, records.X, labels)
+        return _Alike(change, self.procedure.figures_of(there), allowed, encoded.labels.step)
+
+    def _nearby(self, known: _Alike, move: np.ndarray) -> Rerun | None:
+        """Return the result on a table whose parameters change by ``move``, if that is certain."""
+        if not np.isfinite(move).all():
+            return None
+        needed = self._models.largest(known.change, move, known.step, known.allowed)
+        figures = self.procedure.with_noise(needed, known.figures, self.prepared)
+        return Rerun(figures, needed, float(np.linalg.norm(move)))
+
+    def _directly(self, table: pa.Table, encoded: EncodedTable | None = None) -> Rerun:
+        """Return the result on a table from its rows."""
+        figures, needed, trained = self.procedure.rerun(table, self.prepared, encoded)
+        ours, theirs = (released_numbers(m.model) for m in (self.prepared.trained, trained))
+        same = theirs.shape == ours.shape
+        moved = float(np.linalg.norm(theirs - ours)) if same else math.nan
+        return Rerun(figures, needed, moved)
+
+
+def released_numbers(model: object) -> np.ndarray:
+    """Return the coefficients and the intercept of a model as one vector."""
+    return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
+
+
+def _scales(table: EncodedTable) -> list[float]:
+    """Return the units in which a record's leakage measures the columns."""
+    return [attribute.scale for attribute in table.attributes]
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:

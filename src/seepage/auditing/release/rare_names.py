@@ -43,7 +43,8 @@ def settle_rare_names(
     if plan.person is not None:
         owner = people_of_rows(raw.column(plan.person), plan.person)
     who = MANY[ONE_ROW if owner is None else ONE_PERSON]
-    sizes = {n: _counts(raw, n, owner) for n in ([plan.target] if plan.classes else []) + named}
+    every = ([plan.target] if plan.classes else []) + named
+    sizes = {name: _counts(raw, name, owner, plan) for name in every}
     rare = [n for n, counts in sizes.items() if min(counts.values(), default=holders) < holders]
     if not rare:
         return raw, (), ()
@@ -89,8 +90,11 @@ def settle_rare_names(
     return raw, tuple(drop), tuple(steps)
 
 
-def _counts(raw: pa.Table, name: str, owner: np.ndarray | None) -> dict[str, int]:
+def _counts(raw: pa.Table, name: str, owner: np.ndarray | None, plan: ColumnPlan) -> dict[str, int]:
     """Return how many records, or people, have each value of a column."""
+    levels = plan.sums[name].levels
+    if owner is None and levels is not None:
+        return {str(value): count for value, count in levels.items()}
     column = plain_numbers(decoded(raw.column(name)))
     if owner is not None:  # every value of each person once
         held = pa.table({"value": column, "owner": owner}).group_by(["value", "owner"])

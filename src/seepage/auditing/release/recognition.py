@@ -17,6 +17,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -29,6 +30,7 @@ import pyarrow as pa
 from seepage.auditing.intake.files import MISSING
 from seepage.errors import InputError
 from seepage.risks.privacy_loss import PrivacyLoss
+from seepage.tables.columns import decoded
 from seepage.tables.names import shown
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -309,13 +311,22 @@ class CellDigests:
             )
         columns, whole = {}, {}
         for name in raw.column_names:
-            cells = [self._of_cell(name, value) for value in raw.column(name).to_pylist()]
-            both = np.array(cells, dtype=np.uint64).reshape(-1, 2)
+            both = self._of_column(name, decoded(raw.column(name)))
             columns[name] = both[:, 0].copy()
             single = raw.schema.field(name).type in (pa.float16(), pa.float32())
             if not single and np.any(both[:, 0] != both[:, 1]):
                 whole[name] = both[:, 1].copy()
         return People(columns, whole, identity)
+
+    def _of_column(self, name: str, column: pa.ChunkedArray) -> np.ndarray:
+        """Return both digests of every cell of a column, (n, 2)."""
+        levels, places = column, None
+        with suppress(pa.ArrowNotImplementedError):  # as of nested values, which are no levels
+            coded = column.combine_chunks().dictionary_encode("encode")
+            levels, places = coded.dictionary, np.asarray(coded.indices)
+        cells = [self._of_cell(name, value) for value in levels.to_pylist()]
+        both = np.array(cells, dtype=np.uint64).reshape(-1, 2)
+        return both if places is None else both[places]
 
     def _of_cell(self, name: str, value: Any) -> tuple[int, int]:
         """Return the digests of a value in single precision, and of the exact value."""

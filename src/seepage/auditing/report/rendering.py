@@ -65,6 +65,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        optimized=False,  # folding constants takes longer than it saves
     )
     made.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
     made.filters |= {"count": "{:,.0f}".format, "one": ONE.get, "many": MANY.get}

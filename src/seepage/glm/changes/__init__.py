@@ -3,8 +3,9 @@
 ``local_model`` is the second-order model of a fit; ``solver`` applies its inverse Hessian to
 records. ``centres`` computes changes with the other records' curvature held fixed; ``certificate``
 bounds the resulting error. ``expansion`` omits only high-order terms, ``batched_refits`` refits,
-and ``changed_records`` chooses a method. ``outputs`` expresses all quantities in the free margins.
-All modules of this package use these symbols::
+and ``changed_records`` chooses a method. ``neighbouring_models`` finds the largest leakage in
+changed tables. ``outputs`` expresses all quantities in the free margins. All modules of this
+package use these symbols::
 
     x̃, z̃   a record, an added record, both with a 1 for the intercept
     ω, ℓ   weight and loss of a record       r, a   slope and curvature of the loss at θ̂

@@ -4,12 +4,13 @@ Let ``θ̂`` be the minimiser on the unchanged table. A refit changes θ̂ by th
 
     Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
 
-The first sum omits the removed records. The equation is in differences, so no precision is lost
-where a record has little effect on the model. Newton's method finds the root. Newton steps are
-computed by conjugate gradients, preconditioned by the inverse Hessian of the unchanged table.
-Conjugate gradients converge fast, because the Hessians differ by a matrix of low rank. Batches form
-no Hessian of a changed table. An iteration costs two products of the table with a matrix that has
-one column per refit. Changes refer to the free parameters
+The first sum omits the removed records. If a change has a ridge of its own, its difference from the
+fit's ridge, times ``ŵ``, is added. The equation is in differences, so no precision is lost where a
+record has little effect on the model. Newton's method finds the root. Newton steps are computed by
+conjugate gradients, preconditioned by the inverse Hessian of the unchanged table. Conjugate
+gradients converge fast, because the Hessians differ by a matrix of low rank. Batches form no
+Hessian of a changed table. An iteration costs two products of the table with a matrix that has one
+column per refit. Changes refer to the free parameters
 (:class:`~seepage.glm.changes.outputs.Outputs`), with one row of P numbers per refit.
 """
 
@@ -43,6 +44,7 @@ class Change:
     features: np.ndarray | None = None  # (a, d), less the centre of the model's columns
     labels: Any = None  # (a, …)
     weight: Any = None  # (a,)
+    ridge: float | None = None  # of the changed objective, if it is not that of the fit
 
 
 class BatchedRefits:
@@ -80,7 +82,7 @@ class BatchedRefits:
 
     def passes(self, changes: list[Change]) -> Iterator[slice]:
         """Yield slices of changes whose margins fit in the processor's cache, or of two changes."""
-        size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
+        size = max(2, (1 << 18) // (len(self.model.X) * self.outputs.count))
         return (slice(k, k + size) for k in range(0, len(changes), size))
 
     def weakening(self, changes: list[Change], moves: np.ndarray) -> np.ndarray:
@@ -121,7 +123,7 @@ class BatchedRefits:
         Without an intercept, the bound is the ridge. With an intercept, the bound is the smaller of
         the ridge and the remaining records' total curvature, divided by the largest ``‖x̃‖²``.
         """
-        ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
+        least = ridge = self.ridges(changes)
         if self.model.fit.intercept is not None:
             total, longest = float(np.sum(self._curved)), float(np.max(self._squares))
             stays = np.array([total - np.sum(self._curved[c.removed]) for c in changes])
@@ -130,9 +132,14 @@ class BatchedRefits:
 
     def conditions(self, changes: list[Change]) -> np.ndarray:
         """Return upper bounds on the condition numbers of the refits' Hessians, (B,)."""
-        largest = float(self._curved @ self._squares) + self.model.fit.ridge
+        largest = float(self._curved @ self._squares) + self.ridges(changes)
         with np.errstate(divide="ignore"):
             return np.asarray(largest / self.least_curvatures(changes))
+
+    def ridges(self, changes: list[Change]) -> np.ndarray:
+        """Return the ridge of every changed objective, (B,)."""
+        own = self.model.fit.ridge
+        return np.array([own if change.ridge is None else change.ridge for change in changes])
 
     def slope_rounding(
         self, changes: list[Change], left: np.ndarray, weaker: np.ndarray
@@ -256,7 +263,8 @@ class BatchedRefits:
             X = np.vstack([X, change.features])
             target = np.concatenate([target, np.asarray(change.labels, dtype=float)])
             weight = np.append(weight, change.weight)
-        fit = replace(model.fit, target=target, sample_weight=weight)
+        ridge = float(self.ridges([change])[0])
+        fit = replace(model.fit, target=target, sample_weight=weight, ridge=ridge)
         guess = model.theta + outputs.of_all(start).reshape(model.theta.shape)
         objective = Objective.of(fit, X)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -411,28 +419,35 @@ class ChangedTables:
         self.columns = np.repeat(np.arange(B), [len(r) for r in removed])
         pull = model.weight[self.rows, None] * model.slopes[self.rows]
         x = solver.design(model.X[self.rows])
+        parameters = model.outputs.within(model.theta)
+        self.ridge = refits.ridges(changes)
+        # What the gradient at θ̂ loses: the removed records' part, and that of a smaller penalty
         self.removed_gradient = np.zeros((B, len(refits.inverse)))
+        kept = model.X.shape[1] * model.outputs.count
+        lighter = (model.fit.ridge - self.ridge)[:, None]
+        self.removed_gradient[:, :kept] = lighter * parameters.reshape(-1)[:kept]
         np.add.at(
             self.removed_gradient,
             self.columns,
             (x[:, :, None] * pull[:, None, :]).reshape(len(x), -1),
         )
         self.z: np.ndarray | None = None
-        if changes[0].features is not None:
-            arrivals = [len(np.asarray(change.features)) for change in changes]
+        coming = [change for change in changes if change.features is not None]
+        if coming or room:
+            arrivals = [0 if c.features is None else len(np.asarray(c.features)) for c in changes]
+            shape = (max(room, *arrivals, 1), B)
+            self.z = np.zeros((*shape, len(parameters)))
+            self.labels = np.empty((*shape, *model.target.shape[1:]))
+            self.own_weight = np.zeros(shape)
+            self.labels[:] = model.target[0]
             places = np.concatenate([np.arange(count) for count in arrivals])
             owners = np.repeat(np.arange(B), arrivals)
-            x = solver.design(np.concatenate([np.asarray(c.features) for c in changes]))
-            labels = np.concatenate([np.asarray(c.labels, dtype=float) for c in changes])
-            shape = (max(room, *arrivals), B)
-            self.z = np.zeros((*shape, x.shape[1]))
-            self.labels = np.empty((*shape, *labels.shape[1:]))
-            self.own_weight = np.zeros(shape)
-            self.labels[:] = labels[0]
-            self.z[places, owners], self.labels[places, owners] = x, labels
-            self.own_weight[places, owners] = np.concatenate([c.weight for c in changes])
-            parameters = model.outputs.within(model.theta)
-            self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
+            if coming:
+                added = solver.design(np.concatenate([np.asarray(c.features) for c in coming]))
+                labels = np.concatenate([np.asarray(c.labels, dtype=float) for c in coming])
+                self.z[places, owners], self.labels[places, owners] = added, labels
+                self.own_weight[places, owners] = np.concatenate([c.weight for c in coming])
+            self.own_margins = self.z @ parameters.reshape(len(parameters), -1)
 
     def of(self, which: np.ndarray) -> ChangedTables:
         """Return some of the changes, with the same number of places for added records."""
@@ -472,8 +487,8 @@ class ChangedTables:
         return np.asarray(out.reshape(B, -1))
 
     def _penalty(self, moved: np.ndarray) -> np.ndarray:
-        """Return the ridge times the parameter change, with zero for the intercept."""
-        out = self.model.fit.ridge * moved
+        """Return each ridge times the parameter change, with zero for the intercept."""
+        out = self.ridge[:, None] * moved
         out[:, self.model.X.shape[1] * self.model.outputs.count :] = 0.0
         return np.asarray(out)
 
@@ -497,7 +512,8 @@ class ChangedTables:
         slopes = np.empty_like(shift)
         for rows, margins, labels, weight, at_rest in self._pieces():
             new = self.model.outputs.slope(margins + shift[rows], labels)
-            slopes[rows] = weight * (new - at_rest)
+            new -= at_rest
+            np.multiply(weight, new, out=slopes[rows])
         slopes[self.rows, self.columns] = 0.0
         return slopes
 

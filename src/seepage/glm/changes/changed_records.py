@@ -237,6 +237,16 @@ class ChangedRecords(FiniteChanges):
                 changes.append(Change(some, Z, labels[:, k], model.weight[some]))
         return self.refitted(changes, moved, *self.starts(rows, others)).moves()
 
+    def parameter_changes(self, changes: list[Change]) -> np.ndarray:
+        """Return the changes of the free parameters, (B, P), computed by refits.
+
+        A change is not finite if no unique minimiser is known to exist.
+        """
+        model = self.model
+        left = np.array([1 - model.gram_solver.largest_share(c.removed) for c in changes])
+        starts = np.zeros((len(changes), len(model.inverse)))
+        return self._steps(changes, starts, np.clip(left, 0.0, 1.0))[0]
+
     def starts(
         self, rows: np.ndarray, others: Alternatives | None
     ) -> tuple[np.ndarray | None, np.ndarray]:

@@ -16,6 +16,11 @@ The norm of g at the present Hessian is ``λ ≤ e^{MS/2} ‖s‖_Q``. A change 
 margin by a span above ``e^{MS/2} R``, where R is the largest such span for norm 1 in Q. For a
 generalised self-concordant function (Bach 2010), ``d ≤ −log(1 − M R e^{MS/2} λ)`` follows. In units
 of the noise, an error of norm 1 in Q is at most ``(‖Φ^½H⁻¹Φ^½‖/(1 − h))^½``.
+
+**Another ridge.** If the changed objective has the ridge ``ρ′`` and the fit ``ρ``, Q still contains
+ρ. Both the Hessian with ρ and that with ρ′ are at least their ridge in the penalised directions, so
+they differ by a factor between ``e^−l`` and ``e^l`` with ``l = |log(ρ′/ρ)|``. The same bounds hold
+with ``M S + l`` for M S.
 """
 
 from __future__ import annotations
@@ -65,27 +70,31 @@ def correct(
 
 
 def _steps(
-    batch: ChangedTables, moved: np.ndarray, free: np.ndarray
+    batch: ChangedTables, moved: np.ndarray, free: np.ndarray, begun: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     model, bend = batch.model, batch.model.bend
     inverse = _Inverse(batch)
     bent = None if bend is None else _Bent(batch, bend)
     M, n, columns = model.constant, len(model.X), np.arange(len(moved))
-    unit = model.sight / np.sqrt(free)
+    unit, penalty = model.sight / np.sqrt(free), np.zeros(len(moved))
+    if model.fit.ridge > 0:
+        penalty = np.abs(np.log(batch.ridge / model.fit.ridge))
     reach = np.maximum(np.sqrt(model.largest_shifts.largest / free), inverse.arrival_reach(free))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        if bent is not None and model.outputs.count > 1:  # others begin at their expansion
+        # Others begin at their expansion, if they have one.
+        if bent is not None and not begun and (model.outputs.count > 1 or not moved.any()):
             moved = bent.start(moved)
         for _ in range(16):  # what converges, does so in fewer; others are refitted
             shift = batch.shifts(moved)
             gradient = batch.gradient(moved, shift)
             spans = model.outputs.spans(shift[:n])
             spans[batch.rows, columns] = 0.0
-            S = M * spans[model.weight > 0].max(axis=0, initial=0.0)
+            shifted = M * spans[model.weight > 0].max(axis=0, initial=0.0)
+            S = shifted + penalty
             off, ends = S, np.exp(S / 2)  # ``c − d``, and the norm in the Hessian of 1 in Q
             first = np.zeros(len(S), dtype=bool)
             if bent is not None:
-                share = np.exp(2 * S) * S**2 / 2
+                share = np.exp(2 * shifted) * shifted**2 / 2 + np.expm1(penalty)
                 first = share < np.minimum(0.5, np.expm1(S))
                 off = np.where(first, -np.log1p(-np.where(first, share, 0.0)), S)
                 ends = np.where(first, 1 / np.sqrt(1 - np.where(first, share, 0.0)), ends)
@@ -101,9 +110,16 @@ def _steps(
             close = radius <= 1e-11 * np.linalg.norm(model.seen(moved), axis=1)
             far = ~close & (norm > 0)
             # Where errors do not shrink to half at every step, Newton's method is as fast.
-            if not (far & (np.expm1(off + d) < 0.5)).any():
+            if not (far & (np.expm1(off + d) < 0.5)).any() or 2 * far.sum() <= len(far):
                 break
-    return moved, np.where(far, np.inf, radius), np.exp(S + d)
+        radius, weaker = np.where(far, np.inf, radius), np.exp(S + d)
+        # Where most are near, the others go on alone.
+        rest = np.flatnonzero(far & (np.expm1(off + d) < 0.5))
+        if len(rest) and 2 * far.sum() <= len(far):
+            moved[rest], radius[rest], weaker[rest] = _steps(
+                batch.of(rest), moved[rest], free[rest], begun=True
+            )
+    return moved, radius, weaker
 
 
 class _Bent:
@@ -162,7 +178,11 @@ class _Bent:
                 )
                 slope = batch.own_weight[0, :, None] * slope
                 left += times(np.swapaxes(self.z, 1, 2), slope)
-            u = u - np.linalg.solve(self._hessian(u, every), left[..., None])[..., 0]
+            step = np.linalg.solve(self._hessian(u, every), left[..., None])[..., 0]
+            u = u - step
+            # The next error is about the square of this step, and no larger than what is left out.
+            if not np.any(np.abs(step) > 1e-3 * np.abs(u).max(axis=1, keepdims=True)):
+                break
         near = np.isfinite(u).all(axis=1, keepdims=True)
         return np.where(near, u @ self.bend.root.T, moved)
 

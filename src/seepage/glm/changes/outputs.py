@@ -68,11 +68,13 @@ class Outputs:
         if self.basis is None:
             margins, labels = self._flat(m, labels)
             return np.asarray(self.family.slope(margins, labels)).reshape(m.shape)
-        powers = self._powers(m)
-        y = np.moveaxis(np.broadcast_to(labels, (*m.shape[:-1], len(powers))), -1, 0)
-        # π (1 − y) − y (1 − π), with 1 − π as the sum of the others: no digits cancel.
-        others = np.tensordot(1 - np.eye(len(powers)), powers, 1)
-        return self._free(powers * (1 - y) - y * others)
+        # π (1 − y) − y (1 − π), with 1 − π as the sum of the others: no digits cancel. Labels are
+        # one-hot, so the others are what is left of π once the record's own class is zero.
+        left, y = self._powers(m), np.ascontiguousarray(np.moveaxis(labels, -1, 0))
+        y = y.reshape(len(left), *(1,) * (m.ndim - labels.ndim), *labels.shape[:-1])
+        left *= 1 - y
+        left -= y * left.sum(axis=0)
+        return self._free(left)
 
     def curvature(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the curvatures, (…, c, c)."""

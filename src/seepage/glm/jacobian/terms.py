@@ -90,7 +90,7 @@ class JacobianTerms:
     def forget(self) -> None:
         """Clear the cached results."""
         self.kept.clear()
-        for name in ("_products", "squared_lengths", "slope_sizes"):
+        for name in ("_products", "_of_all", "squared_lengths", "slope_sizes"):
             self.__dict__.pop(name, None)
 
     def keep(self, name: str, unknowns: Unknowns, make: Callable[[Unknowns], Any]) -> Any:
@@ -121,9 +121,16 @@ class JacobianTerms:
     def slopes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
         """Return ``r (m, K)`` and ``B = [a Wᵀ, b] (m, K, q)`` for the unknowns."""
         xp = array_namespace(self.X)
-        r, a, b = self.derivatives(rows)
+        # A block's norm asks for the same records many times.
+        few = isinstance(rows, slice) and self.outputs > 1 and self.rows * self.size <= 1 << 20
+        r, a, b = (v[rows, ...] for v in self._of_all) if few else self.derivatives(rows)
         B = a @ unknowns.of(self.coef).T
         return r, xp.concat([B, b], axis=2) if unknowns.label else B
+
+    @cached_property
+    def _of_all(self) -> tuple[Array, Array, Array]:
+        """The derivatives of all rows; cached if there are few."""
+        return self.derivatives(slice(0, self.rows))
 
     @cached_property
     def slope_sizes(self) -> Array:
