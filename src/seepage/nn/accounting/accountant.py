@@ -475,10 +475,7 @@ class FisherAccountant(MeasuredRun):
     def _clipped_by_sample(
         self, chosen: Tensor, step: Step, entry: Entry, x: Any, y: Tensor
     ) -> Step:
-        """Return the step with the predicted radial part removed from its traces.
-
-        At the steps that are measured, the residual of the prediction is counted as well.
-        """
+        """Return the step with traces ``S/φ²``, and add its radial part to the sample."""
         sample, clip, norms = self.radial, self.clip, step.norms.double()
         if sample is None:
             return step
@@ -487,16 +484,13 @@ class FisherAccountant(MeasuredRun):
         inside, lost = 1 / clip.phi(norms) ** 2, 1 - clip.radial(norms) ** 2
         whole = step.traces.double() * (inside / clip.conservative(norms))[:, None]  # S/φ²
         possible, radial = lost * whole.mean(1) / entry.noise**2, None
-        due = sample.due(self.steps, self.engine.seed)
-        if due or sample.needed:
+        certain = sample.needed
+        if certain or sample.due(self.steps, self.engine.seed):
             pull, sizes, _ = self.engine.radial_pull(x, y)
             along = pull.flatten(1).double().square().sum(1) / sizes.double().clamp(min=1e-150) ** 2
             radial = lost * along * inside / entry.noise**2
-            if not due:
-                sample.learn(possible, radial)
-        traces = whole * (1 - lost * sample.predicted())[:, None]
-        sample.add(chosen, possible, radial if due else None, self._factors(step, entry)[0])
-        return replace(step, traces=traces)
+        sample.add(chosen, possible, radial, self._factors(step, entry)[0], certain)
+        return replace(step, traces=whole)
 
     def _account(self, chosen: Tensor, step: Step, entry: Entry, due: Tensor | None) -> None:
         if self.sums.uses.device != chosen.device:

@@ -5,13 +5,17 @@ A clipped gradient's squared derivative is ``(S − a r)/φ²`` with ``S = ‖J�
 steps, so it is measured only at steps drawn at random, one in ``k`` on average. The sum over a
 run's steps is estimated by
 
-    Σ_t (1 − a b) S/φ² − k Σ_measured a (r − b S)/φ²
+    Σ_t S/φ² − Σ_t a b S/φ² − k Σ_measured a (r − b S)/φ²
 
 where ``b`` predicts ``r/S`` from the steps measured *before*, for all records together. The
-estimate is unbiased for every such ``b``; a good prediction makes it precise. Negative terms are
-kept, because cutting them at zero would bias the sum. The variance of the second sum is
-``(k − 1) σ² Σ_t (a S/φ²)²`` for each record. Here, ``σ²`` is the sum of ``(a (r − b S)/φ²)²`` over
-all measured records, divided by that of ``(a S/φ²)²``.
+estimate is unbiased for every such ``b``; a good prediction makes it precise. The first steps,
+which have nothing to predict from, are measured for certain and count with ``k = 1``. Negative
+terms are kept, because cutting them at zero would bias the sum.
+
+A step is measured with probability ``1/k``, so the last two sums together have the variance
+``(k − 1) σ² Σ_t (a S/φ²)²`` for each record, in addition to the variance of the probes in the first
+sum. Here, ``σ²`` is the sum of ``(a (r − b S)/φ²)²`` over all measured records, divided by that of
+``(a S/φ²)²``.
 """
 
 from __future__ import annotations
@@ -29,10 +33,10 @@ from seepage.nn.jacobian.random_directions import key_of
 class RadialSums:
     """Sums over steps for every record, each ``(n,)``, divided by the variance of the noise."""
 
-    kept: ClassVar[tuple[str, ...]] = ("residuals", "squares")
+    kept: ClassVar[tuple[str, ...]] = ("removed", "squares")
 
-    residuals: Tensor  # ``Σ_measured k a (r − bS)/φ²``
-    squares: Tensor  # ``Σ_t (a S/φ²)²``
+    removed: Tensor  # ``Σ_t a b S/φ² + k Σ_measured a (r − b S)/φ²``
+    squares: Tensor  # ``Σ_t (a S/φ²)²`` over the steps that are measured with probability ``1/k``
 
     @classmethod
     def zeros(cls, n: int) -> RadialSums:
@@ -69,26 +73,39 @@ class RadialSample:
         """Return ``b``, the radial part's predicted share of ``S``."""
         return torch.where(self.pooled[0] > 0, self.pooled[1] / self.pooled[0].clamp(min=1e-300), 0)
 
-    def learn(self, possible: Tensor, radial: Tensor) -> None:
-        """Use ``aS/φ²`` and ``ar/φ²`` of a batch's records for further predictions."""
+    def add(
+        self,
+        index: Tensor,
+        possible: Tensor,
+        radial: Tensor | None,
+        factors: Tensor,
+        certain: bool = False,
+    ) -> None:
+        """Add a step: ``aS/φ²``, ``ar/φ²`` if it was measured, and every record's κ.
+
+        ``certain`` states that the step was measured because nothing was known to predict it from.
+        """
+        one = torch.ones_like(factors)
+        predicted = self.predicted() * possible
+        removed, squares = predicted, possible**2
+        if radial is not None:
+            removed = removed + (1 if certain else self.every) * (radial - predicted)
+        if certain:
+            squares = torch.zeros_like(squares)
+        for sums, factor in ((self.amplified, factors), (self.plain, one)):
+            sums.removed.index_add_(0, index, factor * removed)
+            sums.squares.index_add_(0, index, factor**2 * squares)
+        if radial is None:
+            return
         self.pooled[0] += possible.sum()
         self.pooled[1] += radial.sum()
-
-    def add(self, index: Tensor, possible: Tensor, radial: Tensor | None, factors: Tensor) -> None:
-        """Add a step: ``aS/φ²``, ``ar/φ²`` if it was measured, and every record's κ."""
-        one = torch.ones_like(factors)
-        left = None if radial is None else radial - self.predicted() * possible
-        for sums, factor in ((self.amplified, factors), (self.plain, one)):
-            sums.squares.index_add_(0, index, (factor * possible) ** 2)
-            if left is not None:
-                sums.residuals.index_add_(0, index, self.every * factor * left)
-        if radial is not None and left is not None:
-            self.pooled[2] += left.square().sum()
-            self.pooled[3] += possible.square().sum()
-            self.learn(possible, radial)
+        if certain:
+            predicted = self.predicted() * possible
+        self.pooled[2] += (radial - predicted).square().sum()
+        self.pooled[3] += possible.square().sum()
 
     def moments(self, amplified: bool) -> tuple[Tensor, Tensor]:
         """Return what to subtract from the totals, and its variance."""
         sums = self.amplified if amplified else self.plain
         spread = self.pooled[2] / self.pooled[3].clamp(min=1e-300)
-        return sums.residuals, (self.every - 1) * spread * sums.squares
+        return sums.removed, (self.every - 1) * spread * sums.squares
