@@ -64,9 +64,10 @@ _OWN_BATCHES = (
 )
 _SHARE = (
     "Each record was measured at one in {0} of the steps that it took part in, from a random "
-    "start; its interval also accounts for the steps that were not measured. A record that took "
-    "part but has not been measured yet counts as a record in no batch. Gradient norms and the "
-    "differential-privacy accounting cover every step."
+    "start. The norms of its clipped gradients, known at every step, extend the sum to the other "
+    "steps; its interval accounts for them by the variance between measured steps, of this record "
+    "and of all records. A record that took part but has not been measured yet counts as a record "
+    "in no batch. Gradient norms and the differential-privacy accounting cover every step."
 )
 _SAMPLED = (
     "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "
@@ -742,7 +743,7 @@ def _roots(totals: Numbers, errors: Numbers, subtracts: bool) -> tuple[Numbers, 
     ``√(T + 1.96 s)``. A record with ``T = s = 0`` does not leak.
     """
     if subtracts:
-        totals = np.fmax(totals, errors)
+        totals = np.where(np.isnan(errors) & (totals <= 0), np.nan, np.fmax(totals, errors))
         return np.sqrt(totals), np.sqrt(totals + errors) - np.sqrt(totals)
     roots = np.sqrt(np.where(totals > 0, totals, np.fmax(errors, 0.0)))
     return roots, np.divide(errors, 2 * roots, out=np.zeros_like(roots), where=roots > 0)

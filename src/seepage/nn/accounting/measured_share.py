@@ -14,12 +14,11 @@ the traces. If the relative variance of the quotients is ``c²``, that of ``A`` 
 
     r = Σ z Σ a²/z/(Σ a)² − 1,    E r = (1 − h) c²/(1 + h c²),
 
-which is exact for quotients with a gamma distribution. Few quotients show too little of their
-variance, above all if the estimate is too low. Therefore, ``c²`` is the mean of the record's own
-value ``r/(1 − h)``, with weight ``1/h − 1``, and of the value ``Σ r/Σ (1 − h − h r)`` of all
-records together, with weight 8. The measured uses are a part of the total. With several probes, the
-relative variance ``v`` of the probes is known, and ``h c²`` becomes
-``(1 − Σ z/Z)(h c² − v) + v``.
+which is exact for equal ``z`` and quotients with a gamma distribution. Few quotients show too
+little of their variance, above all if the estimate is too low. Therefore, ``c²`` is the mean of the
+record's own value ``r/(1 − h)``, with weight ``1/h − 1``, and of the value ``Σ r/Σ (1 − h − h r)``
+of all records together, with weight 8. The measured uses are a part of the total: with several
+probes, whose relative variance ``v`` is known, ``h c²`` becomes ``(1 − Σ z/Z)(h c² − v) + v``.
 """
 
 from __future__ import annotations
