@@ -79,9 +79,9 @@ def sampled_totals(
     sample, n = RadialSample(whole.shape[1], every), whole.shape[1]
     everyone, factors = torch.arange(n), torch.full((n,), 0.5, dtype=torch.float64)
     for step, (S, r) in enumerate(zip(torch.tensor(whole), torch.tensor(radial), strict=True)):
-        certain = sample.needed
-        seen = r if certain or sample.due(step, seed) else None
-        sample.add(everyone, S, seen, factors, certain)
+        probability = sample.probability(step)
+        seen = r if sample.due(step, seed) else None
+        sample.add(everyone, S, seen, factors, probability)
     removed, variance = (np.asarray(part) for part in sample.moments(amplified=True))
     return whole.sum(0) / 2 - removed, variance
 

@@ -90,8 +90,8 @@ class FisherAccountant(MeasuredRun):
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, ``"conservative"``
         (a cheaper upper bound) or ``"sampled"``. ``"sampled"`` measures the dependence at one in 32
-        steps and predicts it at all other steps (``radial_part.py``); the sum over a run is
-        unbiased.
+        steps, more often at first, and predicts it at all other steps (``radial_part.py``); the sum
+        over a run is unbiased.
     method, scale
         How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
         derivatives or over finite steps of size ``scale``. By default, the first batch determines
@@ -484,12 +484,12 @@ class FisherAccountant(MeasuredRun):
         inside, lost = 1 / clip.phi(norms) ** 2, 1 - clip.radial(norms) ** 2
         whole = step.traces.double() * (inside / clip.conservative(norms))[:, None]  # S/φ²
         possible, radial = lost * whole.mean(1) / entry.noise**2, None
-        certain = sample.needed
-        if certain or sample.due(self.steps, self.engine.seed):
+        probability = sample.probability(self.steps)
+        if sample.due(self.steps, self.engine.seed):
             pull, sizes, _ = self.engine.radial_pull(x, y)
             along = pull.flatten(1).double().square().sum(1) / sizes.double().clamp(min=1e-150) ** 2
             radial = lost * along * inside / entry.noise**2
-        sample.add(chosen, possible, radial, self._factors(step, entry)[0], certain)
+        sample.add(chosen, possible, radial, self._factors(step, entry)[0], probability)
         return replace(step, traces=whole)
 
     def _account(self, chosen: Tensor, step: Step, entry: Entry, due: Tensor | None) -> None:

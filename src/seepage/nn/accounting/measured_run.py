@@ -70,8 +70,9 @@ _SHARE = (
     "in no batch. Gradient norms and the differential-privacy accounting cover every step."
 )
 _SAMPLED = (
-    "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "
-    "random, and predicted at all other steps; the interval accounts for the prediction error."
+    "The effect of a record on its clipping factor was measured at one in {0} steps, more at "
+    "first, drawn at random, and predicted at all other steps; the interval accounts for the "
+    "prediction error."
 )
 _REDRAWN = (
     "The figure and its interval are for batches redrawn at the iterates of this run; to include "
