@@ -385,10 +385,12 @@ class InformationSums:
         self.uses.index_add_(0, index, torch.ones_like(index))
         traces = traces.to(torch.float64) / noise**2
         if self.share is not None:
-            due = torch.ones_like(index, dtype=torch.bool) if due is None else due.to(index.device)
-            traces = traces[due]
-            self.share.add(index, traces.mean(1), factors, lengths, noise, due)
-            index, factors = index[due], factors[due]
+            # Places are found where the mask is, so that no accelerator is waited for.
+            due = torch.ones(len(index), dtype=torch.bool) if due is None else due
+            places = torch.nonzero(due).flatten().to(index.device)
+            traces = traces[places]
+            self.share.add(index, traces.mean(1), factors, lengths, noise, places)
+            index, factors = index[places], factors[places]
             if not len(index):
                 return
         probes = traces.shape[1]

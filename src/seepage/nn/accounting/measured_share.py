@@ -108,19 +108,19 @@ class MeasuredShare:
         factors: Tensor,
         lengths: Tensor,
         noise: float,
-        due: Tensor,
+        places: Tensor,
     ) -> None:
-        """Add a step: the mean trace estimates of the records that are due, and all norms.
+        """Add a step: the norms of all records, and the mean traces of those at ``places``.
 
         Without clipping, norms are unknown (nan) and count as equal. Norms near zero count as a
         thousandth of the noise, so that ``a²/z`` is finite.
         """
         sizes = torch.nan_to_num(lengths.double() / noise, nan=1.0).clamp(min=1e-3) / noise
-        some = index[due]
+        some = index[places]
         self.counted.index_add_(0, some, torch.ones_like(some))
         for sums, factor in ((self.amplified, factors), (self.plain, torch.ones_like(factors))):
             z = factor * sizes
             sums.every.index_add_(0, index, z)
-            sums.sizes.index_add_(0, some, z[due])
-            sums.squares.index_add_(0, some, z[due] ** 2)
-            sums.quotients.index_add_(0, some, factor[due] * mean**2 / sizes[due])
+            sums.sizes.index_add_(0, some, z[places])
+            sums.squares.index_add_(0, some, z[places] ** 2)
+            sums.quotients.index_add_(0, some, factor[places] * mean**2 / sizes[places])
