@@ -411,6 +411,7 @@ COMMANDS = {  # whose command is not beside a table above
     "beside_sacro.py": "[SACRO-ML 2.0.1](beside-sacro.md)",
     "whitebox.py": "white-box attack against refits",
     "probe_coverage.py": "coverage of intervals from 400 probes",
+    "sampled_steps.py": "coverage of intervals from sampled steps",
     "layers.py": "layer sensitivity against dense Jacobians",
     "gradient_inversion.py": "reconstruction of twenty images",
     "fedavg_inversion.py": "images from client updates",

@@ -72,6 +72,66 @@ def test_intervals_cover_the_exactly_clipped_run(clip: str, probes: int) -> None
     assert abs(np.mean(ratio) - 1) < 3 * np.std(ratio) / runs**0.5 + 0.01
 
 
+def sampled_totals(
+    seed: int, whole: np.ndarray, radial: np.ndarray, every: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a sampled run's totals and their variances, given ``S`` and ``r`` of every step."""
+    sample, n = RadialSample(whole.shape[1], every), whole.shape[1]
+    everyone, factors = torch.arange(n), torch.full((n,), 0.5, dtype=torch.float64)
+    for step, (S, r) in enumerate(zip(torch.tensor(whole), torch.tensor(radial), strict=True)):
+        probability = sample.probability(step)
+        seen = r if sample.due(step, seed) else None
+        sample.add(everyone, S, seen, factors, probability)
+    removed, variance = (np.asarray(part) for part in sample.moments(amplified=True))
+    return whole.sum(0) / 2 - removed, variance
+
+
+def test_totals_are_unbiased_because_none_is_cut_at_zero() -> None:
+    rng = np.random.default_rng(0)
+    steps, n, every = 12, 4, 4
+    whole = rng.gamma(3, 1, (steps, n))  # S, with a = 1
+    radial = whole * np.array([0.2, 0.6, 0.9, 1.0])  # r
+    found = [sampled_totals(seed, whole, radial, every) for seed in range(1500)]
+    totals, variances = (np.array(part) for part in zip(*found, strict=True))
+    truth = (whole - radial).sum(0) / 2
+    error = totals.std(0) / len(found) ** 0.5
+    assert np.all(np.abs(totals.mean(0) - truth) < 4 * error)
+    assert np.mean(totals < 0) > 0.1
+    cut = totals.clip(min=0).mean(0)
+    assert np.all(cut[2:] > truth[2:] + 4 * error[2:])  # what cutting them would do
+    # The variances are pooled over records: right for all of them together.
+    assert variances.mean() == pytest.approx(totals.var(0).mean(), rel=0.25)
+
+
+def test_the_first_step_is_measured_for_certain_and_counts_once() -> None:
+    whole, radial = np.array([[2.0, 5.0]]), np.array([[1.5, 1.0]])
+    for seed in range(8):
+        totals, variances = sampled_totals(seed, whole, radial, every=2)
+        np.testing.assert_allclose(totals, [0.25, 2.0])
+        np.testing.assert_array_equal(variances, 0.0)
+
+
+@pytest.mark.parametrize("probes", [1, 2])
+def test_no_record_that_took_part_is_shown_as_zero(probes: int) -> None:
+    accountant = run("sampled", 2, 6, probes=probes)
+    removed = accountant.radial.amplified.removed
+    total = accountant.information()[0]
+    removed[0] += 2 * total[0]  # as a measured step with a large radial part does
+    removed[1] += total[1]
+    assert float(accountant.information()[0][0]) < 0
+    found = accountant.records("dfil")
+    assert np.all(found.values > 0)
+    assert np.all(found.standard_errors[:2] > 0)
+    error = np.sqrt(accountant.information()[1].numpy()[:2] / WIDTH)
+    np.testing.assert_allclose(found.values[:2] ** 2 * WIDTH**0.5, error)  # T = s
+    assert accountant.worst() == pytest.approx(found.values.max())
+    # Runs are averaged before anything is cut.
+    other = run("sampled", 3, 6, probes=probes)
+    both = sp.nn.merge_runs([accountant, other])
+    mean = (accountant.information()[0] + other.information()[0]) / 2
+    torch.testing.assert_close(both.information()[0], mean)
+
+
 def test_a_sampled_run_resumes_and_states_its_sample() -> None:
     first = run("sampled", 2, 6)
     state = first.state_dict()

@@ -225,7 +225,8 @@ def test_steps_added_together_cost_the_same():
         index = torch.randperm(30, generator=drawn)[:9]
         shifts = torch.rand(9, generator=drawn)
         one_by_one.add(index, 0.3, shifts)
-        together._waiting.append((0.3, index, shifts))  # as on an accelerator
+        one_by_one.settle()
+        together.add(index, 0.3, shifts)
     together.settle()
     for name in IndividualCosts.kept:
         torch.testing.assert_close(getattr(together, name), getattr(one_by_one, name))

@@ -56,6 +56,18 @@ def test_three_scalars_equal_the_formula_of_the_notes(
     assert float(found) <= float(which.conservative(norm)) * dd * (1 + 1e-12)
 
 
+def test_an_estimate_below_zero_is_not_cut() -> None:
+    # gd = 1 is estimated twice, independently; the mean of the products is 1.
+    chance = torch.Generator().manual_seed(0)
+    gd, again = 1 + 2 * torch.randn(2, 100_000, generator=chance).double()
+    norm, dd = torch.tensor([2.0]).double(), torch.tensor([0.3]).double()
+    found = HardClip(1.0).squared(norm, norm**2, gd, dd, again)
+    assert bool((found < 0).any())
+    assert float(found.mean()) == pytest.approx((0.3 - 1 / 4) / 4, abs=0.004)
+    exact = HardClip(1.0).squared(norm, norm**2, torch.tensor([1.0]).double(), dd)
+    assert float(exact) == pytest.approx((0.3 - 1 / 4) / 4)
+
+
 def test_a_gradient_of_zero_is_no_trouble() -> None:
     zero = torch.zeros(1).double()
     found = SmoothClip(1.0).squared(zero, zero, zero, torch.ones(1).double())

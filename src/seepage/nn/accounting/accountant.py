@@ -90,8 +90,8 @@ class FisherAccountant(MeasuredRun):
     clip_derivative
         How the clip factor's dependence on the record is computed: ``"exact"``, ``"conservative"``
         (a cheaper upper bound) or ``"sampled"``. ``"sampled"`` measures the dependence at one in 32
-        steps and predicts it at all other steps (``radial_part.py``); the sum over a run is
-        unbiased.
+        steps, more often at first, and predicts it at all other steps (``radial_part.py``); the sum
+        over a run is unbiased.
     method, scale
         How changes of the gradients are measured, as for :func:`~seepage.nn.leakage`: by
         derivatives or over finite steps of size ``scale``. By default, the first batch determines
@@ -481,10 +481,7 @@ class FisherAccountant(MeasuredRun):
     def _clipped_by_sample(
         self, chosen: Tensor, step: Step, entry: Entry, x: Any, y: Tensor
     ) -> Step:
-        """Return the step with the predicted radial part removed from its traces.
-
-        At the steps that are measured, the residual of the prediction is counted as well.
-        """
+        """Return the step with traces ``S/φ²``, and add its radial part to the sample."""
         sample, clip, norms = self.radial, self.clip, step.norms.double()
         if sample is None:
             return step
@@ -493,16 +490,13 @@ class FisherAccountant(MeasuredRun):
         inside, lost = 1 / clip.phi(norms) ** 2, 1 - clip.radial(norms) ** 2
         whole = step.traces.double() * (inside / clip.conservative(norms))[:, None]  # S/φ²
         possible, radial = lost * whole.mean(1) / entry.noise**2, None
-        due = sample.due(self.steps, self.engine.seed)
-        if due or sample.needed:
+        probability = sample.probability(self.steps)
+        if sample.due(self.steps, self.engine.seed):
             pull, sizes, _ = self.engine.radial_pull(x, y)
             along = pull.flatten(1).double().square().sum(1) / sizes.double().clamp(min=1e-150) ** 2
             radial = lost * along * inside / entry.noise**2
-            if not due:
-                sample.learn(possible, radial)
-        traces = whole * (1 - lost * sample.predicted())[:, None]
-        sample.add(chosen, possible, radial if due else None, self._factors(step, entry)[0])
-        return replace(step, traces=traces)
+        sample.add(chosen, possible, radial, self._factors(step, entry)[0], probability)
+        return replace(step, traces=whole)
 
     def _account(self, chosen: Tensor, step: Step, entry: Entry, due: Tensor | None) -> None:
         if self.sums.uses.device != chosen.device:

@@ -146,6 +146,7 @@ class MergedRuns(RunReader):
         self.runs = tuple(runs)
         first = next((run for run in runs if run.unknowns), runs[0])
         self.n, self.ledger, self.about = first.n, first.ledger, first.about
+        self.subtracts = any(run.subtracts for run in runs)
         vars(self).update(_largest(runs))
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.nn.accounting.measured_share import MeasuredShare
 from seepage.nn.accounting.radial_part import RadialSample
 from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
-from seepage.nn.jacobian.random_directions import key_of, random_numbers
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
 from seepage.nn.privacy.run_membership import RunMembership, run_membership
@@ -63,18 +64,23 @@ _OWN_BATCHES = (
 )
 _SHARE = (
     "Each record was measured at one in {0} of the steps that it took part in, from a random "
-    "start; its interval also accounts for the steps that were not measured. A record that took "
-    "part but has not been measured yet counts as a record in no batch. Gradient norms and the "
-    "differential-privacy accounting cover every step."
+    "start. The norms of its clipped gradients, known at every step, extend the sum to the other "
+    "steps; its interval accounts for them by the variance between measured steps, of this record "
+    "and of all records. A record that took part but has not been measured yet counts as a record "
+    "in no batch. Gradient norms and the differential-privacy accounting cover every step."
 )
 _SAMPLED = (
-    "The effect of a record on its clipping factor was measured at one in {0} steps, drawn at "
-    "random, and predicted at all other steps; the interval accounts for the prediction error."
+    "The effect of a record on its clipping factor was measured at one in {0} steps, more at "
+    "first, drawn at random, and predicted at all other steps; the interval accounts for the "
+    "prediction error."
 )
 _REDRAWN = (
     "The figure and its interval are for batches redrawn at the iterates of this run; to include "
     "other runs, use merge_runs."
 )
+
+
+Numbers = NDArray[np.float64]
 
 
 class RunReader(ABC):
@@ -88,6 +94,7 @@ class RunReader(ABC):
     doubt: float  # how much the results for half and twice the step differ; zero if not tried
     finite_from: int  # the steps measured by derivatives, before a kink was found
     target_delta: float | None = None  # the δ of a privacy budget that the noise was chosen for
+    subtracts = False  # whether estimates were subtracted, so that a total may be below zero
 
     @abstractmethod
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
@@ -168,11 +175,8 @@ class RunReader(ABC):
             )
         size = self.unknowns if measure == "dfil" else 1
         measured = np.asarray(self.measured().cpu())
-        values = np.where(measured, np.sqrt(trace / size), np.nan)
-        # d sqrt(t) = dt/(2 sqrt(t)); a record that does not leak at all has no error.
-        scale = 2 * size * values
-        errors = np.where(measured, 0.0, np.nan)
-        np.divide(np.sqrt(variance), scale, out=errors, where=scale > 0)
+        roots = _roots(trace, np.sqrt(variance), self.subtracts)
+        values, errors = (np.where(measured, root / math.sqrt(size), np.nan) for root in roots)
         unseen: tuple[str, ...] = ()
         if not measured.all():
             unseen = (
@@ -243,8 +247,13 @@ class RunReader(ABC):
         """Return the largest dFIL of any measured record; NaN for a run with budgets."""
         if self.ledger.filtered:
             return math.nan
-        trace, _ = self.information()
-        return math.sqrt(float(trace.max()) / self.unknowns) if self.unknowns else 0.0
+        if not self.unknowns:
+            return 0.0
+        trace, variance = (t.cpu().numpy() for t in self.information())
+        roots, _ = _roots(trace, np.sqrt(variance), self.subtracts)
+        return float(np.max(roots[self.measured().cpu().numpy()], initial=0.0)) / math.sqrt(
+            self.unknowns
+        )
 
     def rdp(self, order: float = 2.0, neighbours: str | None = None) -> float:
         """Return the run's Rényi DP at an order; ``neighbours`` is as for :meth:`privacy`."""
@@ -337,36 +346,25 @@ class InformationSums:
     on it, and ``plain`` the same sums with κ = 1. ``privacy_loss`` contains the sums of
     ``‖g̃‖²/s²``.
 
-    If only every k-th use of a record is measured, ``counted`` is the number m of measured uses
-    among its N uses, and a total is N times the mean over the measured uses.
+    With ``every`` above 1, only a share of each record's uses is measured (``measured_share.py``).
     """
 
     def __init__(self, n: int, every: int = 1) -> None:
         self.every = every
-        self.kept = ("uses", "privacy_loss", *(("counted",) if every > 1 else ()))
+        self.kept = ("uses", "privacy_loss")
+        self.share = MeasuredShare(n, every) if every > 1 else None
         self.uses = torch.zeros(n, dtype=torch.int64)
-        self._counted = torch.zeros(n, dtype=torch.int64)
         self.privacy_loss = torch.zeros(n, dtype=torch.float64)
         self.amplified, self.plain = TraceSums.zeros(n), TraceSums.zeros(n)
 
     @property
     def counted(self) -> Tensor:
         """The number of measured uses of each record."""
-        return self._counted if self.every > 1 else self.uses
-
-    @counted.setter
-    def counted(self, value: Tensor) -> None:
-        self._counted = value
+        return self.uses if self.share is None else self.share.counted
 
     def due(self, index: Tensor, seed: int) -> Tensor | None:
-        """Return which records of a batch to measure, ``(B,)``; ``None`` if all.
-
-        Each record is measured at every k-th use, from a start drawn at random for each record.
-        """
-        if self.every == 1:
-            return None
-        start = random_numbers(key_of(seed, "start"), index.cpu()) % self.every
-        return (self.uses[index.to(self.uses.device)].cpu() + start) % self.every == 0
+        """Return which records of a batch to measure, ``(B,)``; ``None`` if all."""
+        return None if self.share is None else self.share.due(index, self.uses, seed)
 
     def add(
         self,
@@ -385,13 +383,16 @@ class InformationSums:
         """
         self.privacy_loss.index_add_(0, index, (lengths.to(torch.float64) / noise) ** 2)
         self.uses.index_add_(0, index, torch.ones_like(index))
-        if due is not None:
-            due = due.to(index.device)
-            index, traces, factors = index[due], traces[due], factors[due]
-            self._counted.index_add_(0, index, torch.ones_like(index))
+        traces = traces.to(torch.float64) / noise**2
+        if self.share is not None:
+            # Places are found where the mask is, so that no accelerator is waited for.
+            due = torch.ones(len(index), dtype=torch.bool) if due is None else due
+            places = torch.nonzero(due).flatten().to(index.device)
+            traces = traces[places]
+            self.share.add(index, traces.mean(1), factors, lengths, noise, places)
+            index, factors = index[places], factors[places]
             if not len(index):
                 return
-        traces = traces.to(torch.float64) / noise**2
         probes = traces.shape[1]
         mean = traces.mean(1)
         variance = traces.var(1) / probes if probes > 1 else torch.zeros_like(mean)
@@ -405,26 +406,31 @@ class InformationSums:
 
         With several probes per step, the variance is computed between probes. With a single probe,
         the variance is computed between the record's steps. It then includes true changes between
-        steps and is therefore conservative; for a record in a single step, it is nan.
-
-        If only m of a record's N uses are measured, the total is ``N ā``, where ``ā`` is the mean
-        over the measured uses. Let ``s²`` be the variance between the measured uses, and ``v`` the
-        part of ``s²`` that is due to probes. The variance of the total is then
-        ``N²/m ((1 − m/N)(s² − v) + v)``. With a single probe, ``v`` is unknown, and ``N²/m s²`` is
-        an upper bound.
+        steps and is therefore conservative; for a record in a single step, it is nan. A share of
+        the steps has its own moments (:meth:`RatioSums.moments`).
         """
+        if self.share is not None:
+            return self._of_share(self.share, probes, amplified)[:2]
         sums = self.amplified if amplified else self.plain
-        if probes > 1 and self.every == 1:
-            return sums.total, sums.within
-        count = self.counted.double()
-        between = (sums.squares - sums.total**2 / count.clamp(min=1.0)).clamp(min=0.0)
-        single = between / (count - 1).clamp(min=1.0)  # s²
-        weight = self.uses / count.clamp(min=1.0)
         if probes > 1:
-            own = sums.within / count.clamp(min=1.0)
-            single = (1 - 1 / weight.clamp(min=1.0)) * (single - own).clamp(min=0.0) + own
-        scaled = weight**2 * count * single
-        return weight * sums.total, torch.where(count == 1, float("nan"), scaled)
+            return sums.total, sums.within
+        count = self.uses.double()
+        between = (sums.squares - sums.total**2 / count.clamp(min=1.0)).clamp(min=0.0)
+        variance = count * between / (count - 1).clamp(min=1.0)  # N s²
+        return sums.total, torch.where(count == 1, float("nan"), variance)
+
+    def degrees(self, probes: int, amplified: bool) -> float | Tensor:
+        """Return the degrees of freedom of the variances; infinite if every step is measured."""
+        if self.share is None:
+            return math.inf
+        return self._of_share(self.share, probes, amplified)[2]
+
+    def _of_share(
+        self, share: MeasuredShare, probes: int, amplified: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        sums = self.amplified if amplified else self.plain
+        ratios = share.amplified if amplified else share.plain
+        return ratios.moments(sums.total, sums.within if probes > 1 else None, share.counted)
 
 
 class MeasuredRun(RunReader):
@@ -467,7 +473,7 @@ class MeasuredRun(RunReader):
         radial: RadialSample | None = None,
     ) -> None:
         self.n = n
-        self.radial = radial
+        self.radial, self.subtracts = radial, radial is not None
         self.measure_every = measure_every
         self.probes = probes
         self.about = about
@@ -500,8 +506,7 @@ class MeasuredRun(RunReader):
         if self.radial is None:
             return total, variance
         less, more = self.radial.moments(amplified)
-        # Below zero only in the end, where sampling took off more than there was.
-        return (total - less).clamp(min=0.0), variance + more
+        return total - less, variance + more
 
     def measured(self) -> Tensor:
         """Return which records were measured, in a batch or in a survey's pass, ``(n,)``."""
@@ -513,9 +518,7 @@ class MeasuredRun(RunReader):
     def degrees(self, amplified: bool = True) -> float | Tensor:
         """Return the degrees of freedom of the variances; infinite if unknown."""
         if self.passes is None:
-            if self.measure_every == 1:
-                return math.inf
-            return (self.sums.counted - 1).clamp(min=1).double()
+            return self.sums.degrees(self.probes, amplified)
         return self.passes.degrees(self.steps, amplified)
 
     def chance(self) -> tuple[str, ...]:
@@ -627,6 +630,11 @@ class MeasuredRun(RunReader):
             ("individual.", self.individual),
             ("sketch.", self.sketch),
         ]
+        share = self.sums.share
+        if share is not None:
+            owners.append(("share.", share))
+            owners.append(("share.amplified_", share.amplified))
+            owners.append(("share.plain_", share.plain))
         if self.passes is not None:
             owners.append(("survey.amplified_", self.passes.amplified))
             owners.append(("survey.plain_", self.passes.plain))
@@ -727,6 +735,21 @@ class MeasuredRun(RunReader):
             "ledger": self.ledger.to_json(),
             **{name: getattr(self, name) for name in _KEPT},
         }
+
+
+def _roots(totals: Numbers, errors: Numbers, subtracts: bool) -> tuple[Numbers, Numbers]:
+    """Return ``√T`` for every total ``T``, and its standard error, given that of ``T``, ``s``.
+
+    The error is ``s/(2√T)``. If parts were subtracted, ``T`` is nearly normal and may be near or
+    below zero. The result is then ``√(T + s) − √T`` with ``T`` at least ``s``: a record that took
+    part is not shown as zero, and the upper end of the 95 % interval is at least
+    ``√(T + 1.96 s)``. A record with ``T = s = 0`` does not leak.
+    """
+    if subtracts:
+        totals = np.where(np.isnan(errors) & (totals <= 0), np.nan, np.fmax(totals, errors))
+        return np.sqrt(totals), np.sqrt(totals + errors) - np.sqrt(totals)
+    roots = np.sqrt(np.where(totals > 0, totals, np.fmax(errors, 0.0)))
+    return roots, np.divide(errors, 2 * roots, out=np.zeros_like(roots), where=roots > 0)
 
 
 def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
 A clipped gradient's squared derivative is ``(S − a r)/φ²`` with ``S = ‖J‖_F²``, ``r = ‖Jᵀĝ‖²`` and
 ``a = 1 − ρ²``. A probe estimates ``S`` at every step. The radial part ``r`` costs several training
-steps, so it is measured only at steps drawn at random, one in ``k`` on average. The sum over a
-run's steps is estimated by
+steps, so it is measured only at steps drawn at random: step ``t = 0, 1, …`` with the probability
+``p = max(1/k, 1/(t + 1))``. The sum over a run's steps is estimated by
 
-    Σ_t (1 − a b) S/φ² − k Σ_measured a (r − b S)/φ²
+    Σ_t S/φ² − Σ_t a b S/φ² − Σ_measured a (r − b S)/(p φ²)
 
 where ``b`` predicts ``r/S`` from the steps measured *before*, for all records together. The
-estimate is unbiased for every such ``b``; a good prediction makes it precise. Negative terms are
-kept, because cutting them at zero would bias the sum. The variance of the second sum is
-``(k − 1) σ² Σ_t (a S/φ²)²`` for each record. Here, ``σ²`` is the sum of ``(a (r − b S)/φ²)²`` over
-all measured records, divided by that of ``(a S/φ²)²``.
+estimate is unbiased for every such ``b``; a good prediction makes it precise. Until there is
+something to predict from, ``p = 1``. Negative terms are kept, because cutting them at zero would
+bias the sum.
+
+The last two sums together have the variance ``σ² Σ_t (1/p − 1)(a S/φ²)²`` for each record, in
+addition to the variance of the probes in the first sum. Here, ``σ²`` is the sum of
+``(a (r − b S)/φ²)²`` over all measured records, divided by that of ``(a S/φ²)²``.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ from seepage.nn.jacobian.random_directions import key_of
 class RadialSums:
     """Sums over steps for every record, each ``(n,)``, divided by the variance of the noise."""
 
-    kept: ClassVar[tuple[str, ...]] = ("residuals", "squares")
+    kept: ClassVar[tuple[str, ...]] = ("removed", "squares")
 
-    residuals: Tensor  # ``Σ_measured k a (r − bS)/φ²``
-    squares: Tensor  # ``Σ_t (a S/φ²)²``
+    removed: Tensor  # ``Σ_t a b S/φ² + Σ_measured a (r − b S)/(p φ²)``
+    squares: Tensor  # ``Σ_t (1/p − 1)(a S/φ²)²``
 
     @classmethod
     def zeros(cls, n: int) -> RadialSums:
@@ -54,9 +57,13 @@ class RadialSample:
         # and squared aS/φ², for σ²
         self.pooled = torch.zeros(4, dtype=torch.float64)
 
+    def probability(self, step: int) -> float:
+        """Return the probability that the radial part is measured at a step, counted from zero."""
+        return 1.0 if self.needed else max(1 / self.every, 1 / (step + 1))
+
     def due(self, step: int, seed: int) -> bool:
-        """Return whether the radial part is measured at a step, counted from zero."""
-        return key_of(seed, "radial part", step) % self.every == 0
+        """Return whether the radial part is measured at a step."""
+        return key_of(seed, "radial part", step) < self.probability(step) * 2**64
 
     @property
     def needed(self) -> bool:
@@ -69,26 +76,35 @@ class RadialSample:
         """Return ``b``, the radial part's predicted share of ``S``."""
         return torch.where(self.pooled[0] > 0, self.pooled[1] / self.pooled[0].clamp(min=1e-300), 0)
 
-    def learn(self, possible: Tensor, radial: Tensor) -> None:
-        """Use ``aS/φ²`` and ``ar/φ²`` of a batch's records for further predictions."""
+    def add(
+        self,
+        index: Tensor,
+        possible: Tensor,
+        radial: Tensor | None,
+        factors: Tensor,
+        probability: float,
+    ) -> None:
+        """Add a step: ``aS/φ²``, ``ar/φ²`` if it was measured, every record's κ, and ``p``."""
+        one = torch.ones_like(factors)
+        predicted = self.predicted() * possible
+        removed, squares = predicted, (1 / probability - 1) * possible**2
+        if radial is not None:
+            removed = predicted + (radial - predicted) / probability
+        for sums, factor in ((self.amplified, factors), (self.plain, one)):
+            sums.removed.index_add_(0, index, factor * removed)
+            sums.squares.index_add_(0, index, factor**2 * squares)
+        if radial is None:
+            return
+        first = self.needed
         self.pooled[0] += possible.sum()
         self.pooled[1] += radial.sum()
-
-    def add(self, index: Tensor, possible: Tensor, radial: Tensor | None, factors: Tensor) -> None:
-        """Add a step: ``aS/φ²``, ``ar/φ²`` if it was measured, and every record's κ."""
-        one = torch.ones_like(factors)
-        left = None if radial is None else radial - self.predicted() * possible
-        for sums, factor in ((self.amplified, factors), (self.plain, one)):
-            sums.squares.index_add_(0, index, (factor * possible) ** 2)
-            if left is not None:
-                sums.residuals.index_add_(0, index, self.every * factor * left)
-        if radial is not None and left is not None:
-            self.pooled[2] += left.square().sum()
-            self.pooled[3] += possible.square().sum()
-            self.learn(possible, radial)
+        if first:
+            predicted = self.predicted() * possible
+        self.pooled[2] += (radial - predicted).square().sum()
+        self.pooled[3] += possible.square().sum()
 
     def moments(self, amplified: bool) -> tuple[Tensor, Tensor]:
         """Return what to subtract from the totals, and its variance."""
         sums = self.amplified if amplified else self.plain
         spread = self.pooled[2] / self.pooled[3].clamp(min=1e-300)
-        return sums.residuals, (self.every - 1) * spread * sums.squares
+        return sums.removed, spread * sums.squares

@@ -99,20 +99,17 @@ class IndividualCosts:
         # For each record and half octave of its shifts μ, from 2⁻⁷ to 2³ (smaller and larger ones
         # join the ends): how many, and the sums of μ² and μ⁴. They determine its curve.
         self.norms = torch.zeros(records, 20, 3, dtype=torch.float32)
-        # Steps on an accelerator that are not added yet: (sampling rate, index, shifts)
+        # Steps that are not added yet: (sampling rate, index, shifts)
         self._waiting: list[tuple[float, Tensor, Tensor]] = []
 
     def add(self, index: Tensor, sample_rate: float, shifts: Tensor) -> None:
         """Add a step for the records of a batch, whose ``shifts`` are ``‖g̃‖/s``.
 
-        The sums take hundreds of small kernels, so on an accelerator many steps are added at once.
+        The sums take hundreds of small operations, so many steps are added at once.
         """
-        if not shifts.is_cuda:
-            self._add(index, sample_rate, shifts)
-            return
         if self._waiting and (self._waiting[0][0] != sample_rate or len(self._waiting) >= 100):
             self.settle()
-        self._waiting.append((sample_rate, index, shifts))
+        self._waiting.append((sample_rate, index.clone(), shifts))
 
     def settle(self) -> None:
         """Add the steps that are waiting; call this before any of the sums is read."""
@@ -124,8 +121,9 @@ class IndividualCosts:
             self._add(index[some], waiting[0][0], shifts[some])
 
     def _add(self, index: Tensor, sample_rate: float, shifts: Tensor) -> None:
-        costs = sampled_gaussian_renyi(sample_rate, shifts, self.orders).to(self.costs.device)
-        index = index.to(self.costs.device)
+        values, places = shifts.unique(return_inverse=True)  # clipped gradients have equal norms
+        costs = sampled_gaussian_renyi(sample_rate, values, self.orders)[places]
+        costs, index = costs.to(self.costs.device), index.to(self.costs.device)
         weight = 1 / sample_rate
         self.costs.index_add_(0, index, weight * costs)
         self.squares.index_add_(0, index, weight * costs**2)

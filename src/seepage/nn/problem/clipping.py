@@ -58,12 +58,13 @@ class Clip(ABC):
 
         The result is ``(dd − (1 − ρ²) gd²/n²)/φ²`` or, in the form of Guo et al. (2022),
         ``dd/φ² − 2φ′gd²/(nφ³) + φ′²gd²/φ⁴``. If ``gd`` is an estimate, ``again`` is a second,
-        independent estimate, so that the estimate of ``gd²`` is unbiased.
+        independent estimate, so that the estimate of ``gd²`` is unbiased. The result may then be
+        negative: truncating it at zero would bias sums over steps upwards.
         """
         square = gd * (gd if again is None else again)
         along = torch.where(gg > 0, square / torch.where(gg > 0, gg, 1.0), 0.0)
         value = (dd - (1 - self.radial(norms) ** 2) * along) / self.phi(norms) ** 2
-        return torch.clamp(value, min=0.0)
+        return value if again is not None else torch.clamp(value, min=0.0)
 
 
 @dataclass(frozen=True)
