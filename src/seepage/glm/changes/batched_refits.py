@@ -25,7 +25,7 @@ import numpy as np
 from seepage.errors import InputError, NotConvergedError
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor
+from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor, gauge_fixed
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS
@@ -286,7 +286,7 @@ class BatchedRefits:
             if not free[0] > 1e-9 * self._curved.sum():
                 return nothing
         sums = objective.at(theta, ("hessian",))
-        H = objective.definite(sums.hessian)
+        H = gauge_fixed(sums.hessian, objective.family)
         factor = cholesky_factor(H)
         if factor is None and fit.ridge == 0:  # no curvature is left along some direction
             return unknown
