@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from array_api_compat import array_namespace, is_numpy_array
 
 from seepage.core.jacobian import (
+    DENSE_LIMIT,
     WIDE_CHUNK,
     EntryJacobian,
     ReleaseJacobian,
@@ -514,7 +515,8 @@ class SingleOutputJacobian(GLMJacobian):
 
         ``N`` is diagonalised once. For a single column, the eigenvalue is the root of a secular
         equation; the equations of all columns are solved together. For a group of columns, the
-        matrix is a diagonal plus a low-rank update, with which products are fast.
+        matrix is a diagonal plus a low-rank update, with which products are fast; so few numbers
+        are released that the matrices are written out, this serves single columns too.
         """
         xp = array_namespace(self.X)
         # In double precision, whatever the table's type: fourth powers of such numbers leave the
@@ -527,7 +529,8 @@ class SingleOutputJacobian(GLMJacobian):
             gram, along = A @ gram @ A.T, A @ along
         delta, Q = xp.linalg.eigh((gram + gram.T) / 2)
         delta, h = xp.where(delta > 0, delta, xp.zeros_like(delta)), along @ Q
-        out, single = self.terms.zeros(len(attributes)), single_columns(attributes)
+        out = self.terms.zeros(len(attributes))
+        single = {} if self.size <= DENSE_LIMIT else single_columns(attributes)
         for k in progress([k for k in range(len(attributes)) if k not in single], "attributes"):
             w = attributes[k].of(coef)
             U = Q.T @ xp.astype(self.terms.columns_of(attributes[k])[:, :, 0], w.dtype, copy=False)
