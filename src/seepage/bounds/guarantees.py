@@ -472,10 +472,8 @@ def _cell(
     name = f"Hammersley–Chapman–Robbins, {column}"
 
     def line() -> Guarantee:
-        found = hammersley_chapman_robbins(leak, position, j, domain=limits)
-        return Guarantee(
-            name, float(found), ONE_CELL, found.bound.assumptions, guarantee=limits.stated
-        )
+        found = hammersley_chapman_robbins(leak, position, j, domain=limits).bound
+        return Guarantee(name, float(found), ONE_CELL, found.assumptions, guarantee=limits.stated)
 
     yield _where_it_applies(name, ONE_CELL, line)
 
@@ -486,7 +484,7 @@ def _absence(leak: Leakage[Any], position: int) -> Guarantee:
 
     def line() -> Guarantee:
         found = leak.membership(rows=[position])
-        value = float(np.asarray(found.advantage())[0])
+        value = float(advantage(found.mu)[0])
         return Guarantee(name, value, MEMBERSHIP, found.mu.assumptions, unit=unit)
 
     return replace(_where_it_applies(name, MEMBERSHIP, line), unit=unit)

@@ -107,10 +107,6 @@ class BatchedRefits:
             weaker[some] = np.fmax(ratio.max(axis=0), 1.0)
         return weaker
 
-    def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
-        """Return the lengths of the removed records' gradients in the norm of ``H⁻¹``, (B,)."""
-        return self.size(ChangedTables(self, changes).removed_gradient)
-
     def steepness(self, changes: list[Change]) -> np.ndarray:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
         return np.asarray(np.linalg.norm(ChangedTables(self, changes).at_rest(), axis=1))
@@ -147,7 +143,7 @@ class BatchedRefits:
         curvatures. The change is also at most ``Σ ω e ‖x̃‖`` divided by the fit's smallest
         curvature.
         """
-        whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
+        whiten, (moved, energy, steep) = self.model.seen, self._rounded_slopes
         least = self.least_curvatures(changes)
         with np.errstate(divide="ignore", invalid="ignore"):
             anywhere = np.fmin(energy * np.sqrt(weaker / least), steep / least)
