@@ -424,14 +424,12 @@ class TrainedModel:
 
         Queries are about whole records, in the units of :meth:`basis`, or about some attributes.
         """
-        glm = release_of(self.model, self.source, noise, "raise")
-        through = self.table.through
-        release: MeasuredRelease = glm if through is None else through.release(glm)
+        leak, through = self.leakage(self.source, noise), self.table.through
+        if through is not None:
+            leak.release = through.release(cast("GLMRelease", leak.release))
         if self.table.labels.step != 1:
-            release = InLabelSteps(release, self.table.labels.step)
-        return Leakage(
-            release, self.source, (noise,), Attributes(self.source), self.notes, held=self.learnt
-        )
+            leak.release = InLabelSteps(leak.release, self.table.labels.step)
+        return leak
 
     @property
     def held(self) -> bool:

@@ -341,11 +341,11 @@ class Whitening:
         self.smallest = float(np.min(scales)) / longer
         self.reach = self.largest * longer  # and the greatest length of such a move
 
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
+    def __call__(self, moves: np.ndarray) -> np.ndarray:
         """Return ``Φ^½v`` for vectors along the last axis."""
-        rows = rows if self.outputs is None else self.outputs.of_all(rows)
-        rows = callers_moves(rows, self.centre)
-        return np.asarray(rows @ self.root.T if self.root.ndim == 2 else rows * self.root)
+        moves = moves if self.outputs is None else self.outputs.of_all(moves)
+        moves = callers_moves(moves, self.centre)
+        return np.asarray(moves @ self.root.T if self.root.ndim == 2 else moves * self.root)
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
         """Return upper bounds on the entries of ``Φ^½v``, for vectors v of these sizes."""
