@@ -99,7 +99,7 @@ def _made(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     return function(**arguments)
 
 
-OVER, INPUT, FAILURE = 1, 2, 3  # exit statuses: over a limit; bad input; seepage itself failed
+INPUT, FAILURE = 2, 3  # exit statuses: bad input; seepage itself failed (1: over a limit)
 
 
 class _PlainErrors(TyperGroup):
@@ -231,7 +231,7 @@ def audit(
         passed = run_attack_audit(
             question, model_kind, limits, out=folder, as_json=as_json, check=check, verbose=verbose
         )
-    raise typer.Exit(0 if passed else OVER)
+    raise typer.Exit(0 if passed else 1)
 
 
 @_command(app)
@@ -295,7 +295,7 @@ def release(
         as_json=as_json,
         check=check,
     )
-    raise typer.Exit(0 if passed else OVER)
+    raise typer.Exit(0 if passed else 1)
 
 
 @_command(app)
@@ -313,7 +313,7 @@ def attack(
     from seepage.auditing.language_model.command import run_extraction
 
     folder = out or (None if as_json else Path("seepage-attack"))
-    raise typer.Exit(0 if run_extraction(question, out=folder, as_json=as_json) else OVER)
+    raise typer.Exit(0 if run_extraction(question, out=folder, as_json=as_json) else 1)
 
 
 @_command(app, "attack-release")
@@ -343,7 +343,7 @@ def attack_release(
     passed = run_release_attack(
         table, question, options, row=row, releases=releases, folder=folder, ledger=ledger
     )
-    raise typer.Exit(0 if passed else OVER)
+    raise typer.Exit(0 if passed else 1)
 
 
 @_command(app)
@@ -404,7 +404,7 @@ def layers(
     from seepage.auditing.rounds.command import run_layers
 
     folder = out or (None if as_json else Path("seepage-layers"))
-    raise typer.Exit(0 if run_layers(question, out=folder, as_json=as_json) else OVER)
+    raise typer.Exit(0 if run_layers(question, out=folder, as_json=as_json) else 1)
 
 
 def _reproduction(module: str) -> Any:
