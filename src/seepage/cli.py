@@ -99,7 +99,7 @@ def _made(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     return function(**arguments)
 
 
-INPUT, FAILURE = 2, 3  # exit statuses: bad input; seepage itself failed
+INPUT, FAILURE = 2, 3  # exit statuses: bad input; seepage itself failed (1: over a limit)
 
 
 class _PlainErrors(TyperGroup):
@@ -231,12 +231,7 @@ def audit(
         passed = run_attack_audit(
             question, model_kind, limits, out=folder, as_json=as_json, check=check, verbose=verbose
         )
-    _leave(passed)
-
-
-def _leave(passed: bool) -> None:
-    if not passed:
-        raise typer.Exit(1)
+    raise typer.Exit(0 if passed else 1)
 
 
 @_command(app)
@@ -300,7 +295,7 @@ def release(
         as_json=as_json,
         check=check,
     )
-    _leave(passed)
+    raise typer.Exit(0 if passed else 1)
 
 
 @_command(app)
@@ -318,7 +313,7 @@ def attack(
     from seepage.auditing.language_model.command import run_extraction
 
     folder = out or (None if as_json else Path("seepage-attack"))
-    _leave(run_extraction(question, out=folder, as_json=as_json))
+    raise typer.Exit(0 if run_extraction(question, out=folder, as_json=as_json) else 1)
 
 
 @_command(app, "attack-release")
@@ -348,7 +343,7 @@ def attack_release(
     passed = run_release_attack(
         table, question, options, row=row, releases=releases, folder=folder, ledger=ledger
     )
-    _leave(passed)
+    raise typer.Exit(0 if passed else 1)
 
 
 @_command(app)
@@ -409,7 +404,7 @@ def layers(
     from seepage.auditing.rounds.command import run_layers
 
     folder = out or (None if as_json else Path("seepage-layers"))
-    _leave(run_layers(question, out=folder, as_json=as_json))
+    raise typer.Exit(0 if run_layers(question, out=folder, as_json=as_json) else 1)
 
 
 def _reproduction(module: str) -> Any:

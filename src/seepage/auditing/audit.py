@@ -677,7 +677,8 @@ def find_risks(
         )
         for prior, guess in largest.own(name, priors, partial(_asked, ask, refits(levels), work)):
             guesses.append(_finding(name, prior, guess, asked, among))
-    middle = _middle(mu)
+    ordered = sorted_numbers(mu)
+    middle = ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]]  # their mean is the median
     finding = RiskFinding(
         membership=float(accuracy(mu[worst])),
         row=int(records.row[worst if examined is None else examined[worst]]),
@@ -761,12 +762,6 @@ def _guessable(
         for attribute in trained.table.attributes:
             if attribute.name in known and attribute.kind != "numeric":
                 yield attribute.name, list(attribute.columns)
-
-
-def _middle(values: np.ndarray) -> np.ndarray:
-    """Return the one or two middle values, whose mean is the median."""
-    ordered = sorted_numbers(values)
-    return np.asarray(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
 
 
 def beside_figures(
@@ -880,8 +875,8 @@ def _finding(
         right=float(right[worst]),
         baseline=float(guess.baseline[worst]),
         row=row,
-        median_right=median_of(_middle(right)),
-        median_baseline=median_of(_middle(guess.baseline)),
+        median_right=median_of(sorted_numbers(right)),
+        median_baseline=median_of(sorted_numbers(guess.baseline)),
         looked_at=len(right),
         levels=len(guess.levels),
         tpr_row=tpr_row,

@@ -20,6 +20,7 @@ from seepage.core.jacobian import (
 )
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Attacker, Gaussian
+from seepage.core.people import Identities
 from seepage.core.questions import members
 from seepage.core.result import LEVELS, SCALING
 from seepage.errors import InputError
@@ -423,14 +424,12 @@ class TrainedModel:
 
         Queries are about whole records, in the units of :meth:`basis`, or about some attributes.
         """
-        glm = release_of(self.model, self.source, noise, "raise")
-        through = self.table.through
-        release: MeasuredRelease = glm if through is None else through.release(glm)
+        leak, through = self.leakage(self.source, noise), self.table.through
+        if through is not None:
+            leak.release = through.release(cast("GLMRelease", leak.release))
         if self.table.labels.step != 1:
-            release = InLabelSteps(release, self.table.labels.step)
-        return Leakage(
-            release, self.source, (noise,), Attributes(self.source), self.notes, held=self.learnt
-        )
+            leak.release = InLabelSteps(leak.release, self.table.labels.step)
+        return leak
 
     @property
     def held(self) -> bool:
@@ -460,27 +459,26 @@ class TrainedModel:
         records = RecordsInMemory(rows.X, self.source.names, rows.y, rows.weight, rows.extra)
         return replace(self, table=replace(self.table, source=records))
 
-    def leakage(
-        self,
-        source: RowSource,
-        noise: float | Gaussian,
-        groups: Mapping[str, Sequence[str | int]] | None = None,
-    ) -> Leakage[Any]:
+    def leakage(self, source: RowSource, noise: float | Gaussian) -> Leakage[Any]:
         """Return the leakage of a release with this noise, with the model's notes.
 
         A number as ``noise`` is a standard deviation. If the unit is the person, the leakage is
-        about people. ``groups`` lists the features of each column; several features of one column
-        count together.
+        about people.
         """
-        several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
         added = noise if isinstance(noise, Gaussian) else Gaussian(noise)
-        leak: Leakage[Any] = leakage(
-            self.model, source, noise=added, attributes=several, person=self.owner
-        )
-        leak.notes, leak.held = self.notes, self.learnt
+        release = release_of(self.model, source, added, "raise")
         if not self.per_record:
-            leak.release = replace(cast(Any, leak.release), kept=())
-        return leak
+            release = replace(release, kept=())
+        person = None if self.owner is None else Identities(self.owner, source)
+        return Leakage(
+            release,
+            source,
+            (added,),
+            Attributes(source),
+            self.notes,
+            person=person,
+            held=self.learnt,
+        )
 
     def leakage_to(
         self, attacker: Attacker, sigma: float | None, predictions: Predictions | None = None

@@ -104,16 +104,18 @@ def guarantees(
     limits = Domain.within(domain, names, spread)
     promise, no_promise = _promise(leak, limits, dp)
     promised = (promise, no_promise, limits, which)
+    information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
+    known = np.diag(information)  # about each cell, if all other cells are known
     sampling = {"draws": draws, "seed": seed}
     rows = [
         *_unbiased(leak, columns, position),
         _promised("Rényi differential privacy", UNBIASED_ADVERSARY, from_privacy, *promised),
         *_van_trees(leak, prior, spread, limits, which, position, sampling),
         _promised("two points", EVERY_ADVERSARY, two_point, *promised),
-        *_cell(leak, limits, which, position),
+        *_cell(leak, limits, which, position, known),
         _absence(leak, position),
         _membership(promise, no_promise),
-        *_guesses(leak, spread, which, position),
+        *_guesses(leak, spread, which[int(np.argmax(known))], position),
     ]
     index = leak.source.index
     return Guarantees(
@@ -460,22 +462,19 @@ def _averaged(
 
 
 def _cell(
-    leak: Leakage[Any], limits: Domain, which: list[int], position: int
+    leak: Leakage[Any], limits: Domain, which: list[int], position: int, known: np.ndarray
 ) -> Iterator[Guarantee]:
     """Yield the bounds for the cell that leaks most, if all other cells are known."""
-    information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     with np.errstate(divide="ignore"):
-        cells = 1 / np.diag(information)  # least squared errors of unbiased estimates
+        cells = 1 / known  # least squared errors of unbiased estimates
     j = which[int(np.argmin(cells))]
     column = leak.source.names[j]
     yield Guarantee(f"Cramér–Rao, {column}", float(cells.min()), ONE_CELL, (*UNBIASED, _REGULAR))
     name = f"Hammersley–Chapman–Robbins, {column}"
 
     def line() -> Guarantee:
-        found = hammersley_chapman_robbins(leak, position, j, domain=limits)
-        return Guarantee(
-            name, float(found), ONE_CELL, found.bound.assumptions, guarantee=limits.stated
-        )
+        found = hammersley_chapman_robbins(leak, position, j, domain=limits).bound
+        return Guarantee(name, float(found), ONE_CELL, found.assumptions, guarantee=limits.stated)
 
     yield _where_it_applies(name, ONE_CELL, line)
 
@@ -486,7 +485,7 @@ def _absence(leak: Leakage[Any], position: int) -> Guarantee:
 
     def line() -> Guarantee:
         found = leak.membership(rows=[position])
-        value = float(np.asarray(found.advantage())[0])
+        value = float(advantage(found.mu)[0])
         return Guarantee(name, value, MEMBERSHIP, found.mu.assumptions, unit=unit)
 
     return replace(_where_it_applies(name, MEMBERSHIP, line), unit=unit)
@@ -502,7 +501,7 @@ def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
 
 
 def _guesses(
-    leak: Leakage[Any], spread: ColumnSpread, which: list[int], position: int
+    leak: Leakage[Any], spread: ColumnSpread, column: int, position: int
 ) -> Iterator[Guarantee]:
     """Yield the table rows for distinguishing two labels and for guessing the cell that leaks most.
 
@@ -511,8 +510,6 @@ def _guesses(
     standard deviation of its column; the advantage is the gain over the best guess without the
     release.
     """
-    information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
-    column = which[int(np.argmax(np.diag(information)))]
     width = float(np.sqrt(spread.variance[column]))
     label = "advantage, label of this record"
     cell = f"gain, {leak.source.names[column]} to ± {width:.3g}"

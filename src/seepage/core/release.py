@@ -90,7 +90,8 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
         if hasattr(model, name):
             setattr(released, name, getattr(model, name))
     coef = as_numpy(model.coef_)
-    intercept = as_numpy(model.intercept_) if _has_intercept(model) else None
+    free = getattr(model, "fit_intercept", True) and hasattr(model, "intercept_")
+    intercept = as_numpy(model.intercept_) if free else None
     # Released numbers are ordered by feature, then by output; scikit-learn stores (outputs, d).
     outputs = coef.shape[0] if coef.ndim == 2 else 1
     by_feature = coef.reshape(outputs, -1).T
@@ -139,10 +140,6 @@ def _without_counts(step: Any) -> Any:
     other = copy(step)
     del other.n_samples_seen_
     return other
-
-
-def _has_intercept(model: Any) -> bool:
-    return bool(getattr(model, "fit_intercept", True)) and hasattr(model, "intercept_")
 
 
 def _like(original: Any, values: np.ndarray) -> Any:

@@ -352,7 +352,8 @@ def load_pubfig(
     check_choice(join, "join", ("checksum", "number"))
     home = locate("pubfig", folder, download=False)
     names, scores = _pubfig_scores(home / _PUBFIG_ATTRIBUTES)
-    files = _pubfig_images(home / _PUBFIG_IMAGES)
+    every = sorted((home / _PUBFIG_IMAGES).glob("*/*"))  # each person has a folder
+    files = [path for path in every if path.suffix.lower() in _PUBFIG_KINDS]
     joined: list[tuple[Path, _PersonNumber, Box | None]]
     if join == "checksum":
         listed = _pubfig_checksums(home)
@@ -481,11 +482,6 @@ def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[fl
         except ValueError as error:
             raise broken(path, f"is invalid in line {number} ({error})", "pubfig") from error
     return header[2:], scores
-
-
-def _pubfig_images(folder: Path) -> list[Path]:
-    """Return the images; each person has a folder."""
-    return [path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in _PUBFIG_KINDS]
 
 
 def _person(name: str) -> str:

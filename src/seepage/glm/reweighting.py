@@ -54,7 +54,7 @@ from seepage.core.jacobian import (
     Unknowns,
     dense_largest,
 )
-from seepage.core.leakage import Leakage, group_labels
+from seepage.core.leakage import Leakage, group_labels, named_positions
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.result import Result
 from seepage.errors import InputError, nearest
@@ -389,11 +389,10 @@ class Reweighting(ResultTable):
             Raised for softmax, for families without third derivatives, for more than about 150
             parameters, and if the weights have not converged or are not differentiable.
         """
-        here = self._setting
-        leak = self.leakage(noise)
-        positions = as_numpy(leak.row_positions(rows))
-        if rows is not None and as_numpy(rows).dtype != bool:
-            positions = np.atleast_1d(as_numpy(rows)) % len(self.weights)  # in the caller's order
+        here, released = self._setting, self.noise if noise is None else noise
+        check_noise_kind(released)
+        # In the caller's order
+        positions = named_positions(rows, len(self.weights), here.table)
         eta = procedure_leakage(
             describe(self.model, here.table, here.y, self.weights),
             as_numpy(here.table.values),
@@ -402,7 +401,7 @@ class Reweighting(ResultTable):
             here.unknowns,
             self.noise,
             rows=positions,
-            release_noise=leak.noise[0],
+            release_noise=released,
         )
         index = positions if here.table.index is None else here.table.index[positions]
         return Result(
@@ -412,8 +411,7 @@ class Reweighting(ResultTable):
             about=f"{self.about}, through the weights too",
             index=index if rows is not None else here.table.index,
             library=here.table.library,
-            noise=leak.noise,
-            held=leak.held,
+            noise=(released,),
         )
 
     value_column = "mean"

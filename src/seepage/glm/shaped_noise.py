@@ -16,7 +16,7 @@ import numpy as np
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import describe
-from seepage.glm.fitting.objective import Objective
+from seepage.glm.fitting.objective import Objective, gauge_fixed
 from seepage.tables.source import as_numpy, read_table
 
 
@@ -59,7 +59,8 @@ def noise_shape(
     table = read_table(X)
     fit = describe(model, table, as_numpy(y), weights)
     objective = Objective.of(fit, table.values)
-    H = np.asarray(objective.definite(objective.hessian(objective.margins(fit.parameters))))
+    H = objective.hessian(objective.margins(fit.parameters))
+    H = np.asarray(gauge_fixed(H, fit.family))
     inverse = np.linalg.inv(H)
     inverse = (inverse + inverse.T) / 2
     size = len(inverse)

@@ -244,7 +244,9 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
         return Success(certain + total * accuracy(apart, share), np.zeros(count))
     if K == 3:
         return Success(certain + _of_three(gram, prior), np.zeros(count))
-    right, error = _by_integration(gram, prior, precision)
+    # By integration over Sobol points
+    integrals = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
+    right, error = np.array(integrals).reshape(-1, 2).T
     # The integral is known to lie above the best guess without the release.
     return Success(np.clip(certain + right, certain + prior.max(axis=1), 1.0), error)
 
@@ -359,15 +361,6 @@ def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
         edge = np.where(finite & (correlation < 0), against, alone)
         total += prior[:, candidate] * np.clip(np.where(inside, wedge, edge), 0.0, 1.0)
     return total
-
-
-def _by_integration(
-    gram: np.ndarray, prior: np.ndarray, precision: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the success rates and their errors, by integration over Sobol points."""
-    integrals = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
-    right, error = np.array(integrals).reshape(-1, 2).T
-    return right, error
 
 
 def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tuple[float, float]:

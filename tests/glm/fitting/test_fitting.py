@@ -92,7 +92,7 @@ def test_gauge_fixing_changes_no_solution_that_sums_to_zero():
     A = Categorical(4).curvature(X @ np.random.default_rng(2).normal(size=(3, 4)), None)
     H = hessian(X, A, ridge=0.0, intercept=False)
     assert np.linalg.matrix_rank(H) == 9
-    fixed = gauge_fixed(H, 4)
+    fixed = gauge_fixed(H, Categorical(4))
     assert np.linalg.cond(fixed) < 1e3
     right = np.random.default_rng(3).normal(size=(3, 4))
     right -= right.mean(axis=1, keepdims=True)

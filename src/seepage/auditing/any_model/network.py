@@ -106,12 +106,9 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         numbers = [as_numpy(p.detach().cpu()) for p in net.parameters()]
         self.coefs_ = numbers  # as in scikit-learn's networks: what has been learnt
         if np.asarray(y).dtype.kind in "iu":
-            outputs = self._outputs(self._example()).shape[-1]
+            outputs = self._outputs(np.zeros((1, int(np.prod(self.shape))))).shape[-1]
             self.classes_ = np.arange(max(2, outputs))
         return self
-
-    def _example(self) -> np.ndarray:
-        return np.zeros((1, int(np.prod(self.shape))))
 
     def _outputs(self, X: Any) -> np.ndarray:
         x, _ = self._tensors(X)

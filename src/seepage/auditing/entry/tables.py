@@ -32,14 +32,12 @@ _OF_COLUMN = re.compile(
 def audit_frame(frame: Any, target: str, groups: Any, *, source: str, **options: Any) -> Audit:
     """Fit a linear model to the target of a data frame, and audit it."""
     with _said_in_python():
-        found = _audit(partial(_table_of, frame), target, groups, source, options)
+        found = _audit(
+            lambda: TableInMemory(table_of_frame(frame)), target, groups, source, options
+        )
     person = options.get("person")
     people = None if person is None else read_frame(frame)[0][person].to_numpy()
     return replace(found, labels=own_index(frame), people=people)
-
-
-def _table_of(frame: Any) -> TableInMemory:
-    return TableInMemory(table_of_frame(frame))
 
 
 def audit_file(path: Path, target: str, groups: Any, **options: Any) -> Audit:

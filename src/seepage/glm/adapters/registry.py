@@ -336,6 +336,7 @@ def reader(
             target = place_like(codes, table.values)
         else:
             target = read_response(y, table)
+            family.check_labels(target)  # type: ignore[union-attr]
         every = None if weights is None else array_namespace(table.values).sum(weights)
         total = penalty(model, len(table), float(len(table) if every is None else every))
         ratio = 0.0 if ratio_of is None else ratio_of(model)

@@ -66,6 +66,7 @@ def _reader(family_of: Callable[[Any], Family], weights_of: Callable[[Any], Any]
             )
             target = place_like(target, table.values)
             weights = read_weights(weights, table)
+        family.check_labels(target)
         return FittedGLM.on(
             table,
             family,

@@ -26,7 +26,7 @@ import numpy as np
 from seepage.errors import InputError, NotConvergedError
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor
+from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor, gauge_fixed
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS
@@ -109,10 +109,6 @@ class BatchedRefits:
             weaker[some] = np.fmax(ratio.max(axis=0), 1.0)
         return weaker
 
-    def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
-        """Return the lengths of the removed records' gradients in the norm of ``H⁻¹``, (B,)."""
-        return self.size(ChangedTables(self, changes).removed_gradient)
-
     def steepness(self, changes: list[Change]) -> np.ndarray:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
         return np.asarray(np.linalg.norm(ChangedTables(self, changes).at_rest(), axis=1))
@@ -154,7 +150,7 @@ class BatchedRefits:
         curvatures. The change is also at most ``Σ ω e ‖x̃‖`` divided by the fit's smallest
         curvature.
         """
-        whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
+        whiten, (moved, energy, steep) = self.model.seen, self._rounded_slopes
         least = self.least_curvatures(changes)
         with np.errstate(divide="ignore", invalid="ignore"):
             anywhere = np.fmin(energy * np.sqrt(weaker / least), steep / least)
@@ -294,7 +290,7 @@ class BatchedRefits:
             if not free[0] > 1e-9 * self._curved.sum():
                 return nothing
         sums = objective.at(theta, ("hessian",))
-        H = objective.definite(sums.hessian)
+        H = gauge_fixed(sums.hessian, objective.family)
         factor = cholesky_factor(H)
         if factor is None and fit.ridge == 0:  # no curvature is left along some direction
             return unknown

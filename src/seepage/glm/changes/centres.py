@@ -229,7 +229,7 @@ class Centres:
             np.where(rest.alone, np.inf, model.spread + spread),
             unsolved,
             error,
-            np.broadcast_to(model.whiten.skew * rounding, coefs.shape[:2]),
+            np.broadcast_to(model.seen.skew * rounding, coefs.shape[:2]),
             own,
         )
 

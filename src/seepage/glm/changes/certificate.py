@@ -270,8 +270,8 @@ def bound_by_convexity(
         turn = np.sqrt(np.maximum(steep**2 - 2 * ridge * fall, 0.0))
         known = (steep > 0) & np.isfinite(centres.per_error)[:, None]
         np.divide(2 * fall, steep + turn, out=least, where=known)
-    most = model.whiten.largest * steep / ridge if ridge > 0 else np.full_like(steep, np.inf)
-    moves.least[where] = np.where(open_, model.whiten.smallest * least, moves.least[where])
+    most = model.seen.largest * steep / ridge if ridge > 0 else np.full_like(steep, np.inf)
+    moves.least[where] = np.where(open_, model.seen.smallest * least, moves.least[where])
     moves.most[where] = np.where(open_, most, moves.most[where])
     radius = most + moves.expected()[where]
     moves.radius[where] = np.where(open_, radius, moves.radius[where])

@@ -33,7 +33,7 @@ from seepage.core.finite_changes import (
 from seepage.core.jacobian import ReleaseJacobian
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
-from seepage.glm.changes.batched_refits import BatchedRefits, Change
+from seepage.glm.changes.batched_refits import BatchedRefits, Change, ChangedTables
 from seepage.glm.changes.centres import Centres, Replacements, WithoutRecord
 from seepage.glm.changes.certificate import (
     Shifts,
@@ -309,7 +309,7 @@ class ChangedRecords(FiniteChanges):
             lost[moved] = failed & ~unknown[moved]
             pull_errors[moved], reach[moved] = self._pull_errors(changes), np.inf
             if model.fit.intercept is None and model.fit.ridge > 0:
-                reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
+                reach[moved] = model.seen.largest * refits.steepness(changes) / model.fit.ridge
         size = np.linalg.norm(seen, axis=2)
         # Rounding does not shrink with the difference of what leaves and what comes.
         stays = np.zeros(moved.shape) + np.clip(left, EPS, 1)[:, None]
@@ -318,7 +318,7 @@ class ChangedRecords(FiniteChanges):
             slopes[moved] = refits.slope_rounding(changes, stays[moved], weaker[moved])
         if changes and model.fit.ridge > 0:
             rounding[moved] = np.minimum(rounding[moved], 16 * EPS * refits.conditions(changes))
-        rounding = (rounding + pull_errors) * model.whiten.skew
+        rounding = (rounding + pull_errors) * model.seen.skew
         rounding = np.maximum(1e-9 * size, rounding * size.max(axis=1, keepdims=True)) + slopes
         radius = np.where(size > 0, rounding, 0.0) + errors
         radius = np.where(unknown, np.inf, radius)
@@ -358,7 +358,7 @@ class ChangedRecords(FiniteChanges):
             lengths = np.sqrt(np.maximum(lengths, 0.0))
             lost[some] = model.weight[some] * model.slope_errors[some] * lengths
         lost = np.array([np.sum(lost[change.removed]) for change in changes])
-        pull = self.refits.pull_of_removed(changes)
+        pull = self.refits.size(ChangedTables(self.refits, changes).removed_gradient)
         return np.asarray(np.divide(lost, pull, out=np.zeros_like(lost), where=pull > 0))
 
     # What the model without a record finds likely ---------------------------------------------
@@ -500,7 +500,7 @@ class RecordRefits:
         self.fit, self.X = in_numpy(optimum.fit, X)
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
         self._jacobian_of = jacobian_of
-        self._refits = BatchedRefits(LocalModel(optimum, X, (Gaussian(1.0),)))
+        self._changes = ChangedRecords(LocalModel(optimum, X, (Gaussian(1.0),)))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return the difference between each replacement's parameters and the actual ones, (K, P).
@@ -508,7 +508,7 @@ class RecordRefits:
         ``features`` has shape (K, d). ``labels`` has shape (K,), or (K, classes) for softmax; by
         default, the record's own label is used. The difference is NaN where no minimiser was found.
         """
-        model = self._refits.model
+        model = self._changes.model
         Z = np.atleast_2d(np.asarray(features, dtype=float))
         own = self.target[row, ...]
         T = np.broadcast_to(own, (len(Z), *np.shape(own)))
@@ -520,7 +520,9 @@ class RecordRefits:
             Change(removed, z[None], t[None], model.weight[removed])
             for z, t in zip(Z, T, strict=True)
         ]
-        moves = self._refits.moves(changes)[0]
+        starts = np.zeros((len(changes), len(model.inverse)))
+        left = np.full(len(changes), max(1 - model.gram_solver.largest_share(removed), 0.0))
+        moves = self._changes._steps(changes, starts, left)[0]
         known = np.isfinite(moves).all(axis=1, keepdims=True)
         moves = callers_moves(model.outputs.of_all(np.where(known, moves, 0.0)), model.centre)
         return np.where(known, moves, np.nan)

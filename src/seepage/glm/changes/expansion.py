@@ -181,11 +181,6 @@ class Expansion:
         scaled = self.model.inverse / np.outer(sizes, sizes)
         return np.asarray(sizes[:, None] * np.linalg.cholesky(scaled))
 
-    @cached_property
-    def seen_root(self) -> np.ndarray:
-        """``(Φ^½A)ᵀ``: ``u`` times this matrix is the whitened change."""
-        return self.model.seen(self.root.T)
-
     def seen(self, x: np.ndarray) -> np.ndarray:
         """Return ``x̂`` of the given records, of shape (n, P)."""
         return np.asarray(self.model.solver.design(x) @ self.root)
@@ -251,14 +246,14 @@ class Expansion:
                 off = E + np.linalg.norm(found.beside, axis=2)
                 own = centres.own.per_error(model.constant, off)
             radius = (centres.per_error[:, None] + own) * E
-            seen = found.moves @ self.seen_root
+            seen = model.seen(found.moves @ self.root.T)
             gram = seen @ np.swapaxes(seen, 1, 2)
         # Moves beyond the range of floating point are unknown: any length is possible.
         lost = ~np.isfinite(gram).all(axis=(1, 2))
         gram = np.where(lost[:, None, None], 0.0, gram)
         radius = np.where(lost[:, None], np.inf, radius)
         size = np.sqrt(np.einsum("mkk->mk", gram))
-        rounding = centres.rounding + model.gram_solver.rounding * model.whiten.skew * size
+        rounding = centres.rounding + model.gram_solver.rounding * model.seen.skew * size
         radius = np.where(np.isfinite(radius), radius + np.maximum(rounding, 1e-9 * size), np.inf)
         return Moves(gram, np.where(still, 0.0, radius))
 
@@ -290,7 +285,8 @@ class Expansion:
         with np.errstate(over="ignore", invalid="ignore"):
             here = self.forms.slopes(start)
             for _ in range(7):
-                left, own, curved = equation.residual(u[active], here)
+                own, curved = equation.own(u[active])
+                left = u[active] + here + own
                 radius[active], going = self._radius(u[active], _size(left), free[active])
                 if not going.any():
                     break
@@ -371,11 +367,6 @@ class _Equation:
             arrival = arrival[0][some], arrival[1][some], arrival[2][some]
         expansion, weight = self.expansion, self.weight[some]
         return _Equation(expansion, self.x[some], self.pull[some], bends, weight, arrival)
-
-    def residual(self, u: np.ndarray, forms: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the equations' residuals given ``ε(u)``, and the results of :meth:`own`."""
-        own, curved = self.own(u)
-        return u + forms + own, own, curved
 
     def own(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the changed records' part, (N, P), and the added records' curvatures, (N,)."""

@@ -88,18 +88,13 @@ class LocalModel:
             self._known_slopes = as_numpy(slope), as_numpy(error)
 
     @cached_property
-    def whiten(self) -> Whitening:
-        """``Φ^½`` on all parameters."""
-        return Whitening(self._noise, self.theta.size, self.centre)
-
-    @cached_property
-    def seen(self) -> SeenMoves:
+    def seen(self) -> Whitening:
         """The operator ``v ↦ Φ^½v`` on vectors ``v`` of the free parameters, along the last axis.
 
         The solver stores this operator instead of the model: a reference cycle would keep the
         records of every chunk in memory until garbage collection.
         """
-        return SeenMoves(self.whiten, self.outputs)
+        return Whitening(self._noise, self.theta.size, self.centre, self.outputs)
 
     # The records at the minimiser -------------------------------------------------------------
 
@@ -307,14 +302,18 @@ class Bend:
 class Whitening:
     """Multiplies rows by ``Φ^½``, to express them in units of one or several Gaussian noises.
 
-    The rows are parameters for centred columns; they are first converted to the released
-    parameters, which belong to the caller's columns.
+    The rows are parameters for centred columns, or with ``outputs`` the free part of them; they are
+    first converted to the released parameters, which belong to the caller's columns.
     """
 
     def __init__(
-        self, noise: tuple[Noise, ...], size: int, centre: np.ndarray | None = None
+        self,
+        noise: tuple[Noise, ...],
+        size: int,
+        centre: np.ndarray | None = None,
+        outputs: Outputs | None = None,
     ) -> None:
-        self.centre = centre
+        self.centre, self.outputs = centre, outputs
         for one in noise:
             if not isinstance(one, Gaussian):
                 raise InputError(
@@ -342,43 +341,22 @@ class Whitening:
         self.smallest = float(np.min(scales)) / longer
         self.reach = self.largest * longer  # and the greatest length of such a move
 
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
+    def __call__(self, moves: np.ndarray) -> np.ndarray:
         """Return ``Φ^½v`` for vectors along the last axis."""
-        rows = callers_moves(rows, self.centre)
-        return np.asarray(rows @ self.root.T if self.root.ndim == 2 else rows * self.root)
+        moves = moves if self.outputs is None else self.outputs.of_all(moves)
+        moves = callers_moves(moves, self.centre)
+        return np.asarray(moves @ self.root.T if self.root.ndim == 2 else moves * self.root)
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
         """Return upper bounds on the entries of ``Φ^½v``, for vectors v of these sizes."""
+        if self.outputs is not None and self.outputs.basis is not None:
+            by_feature = sizes.reshape(*sizes.shape[:-1], -1, self.outputs.count)
+            every = by_feature @ np.abs(self.outputs.basis).T
+            sizes = every.reshape(*sizes.shape[:-1], -1)
         # Less a centre below zero, sizes add up.
         rows = callers_moves(sizes, None if self.centre is None else -np.abs(self.centre))
         root = np.abs(self.root)
         return np.asarray(rows @ root.T if root.ndim == 2 else rows * root)
-
-
-@dataclass(frozen=True, eq=False)
-class SeenMoves:
-    """Multiplies free parameters by ``Φ^½``."""
-
-    whiten: Whitening
-    outputs: Outputs
-
-    @property
-    def reach(self) -> float:
-        """The largest whitened length of a unit change."""
-        return self.whiten.reach
-
-    def __call__(self, moves: np.ndarray) -> np.ndarray:
-        """Return ``Φ^½v`` for parameter changes along the last axis."""
-        return self.whiten(self.outputs.of_all(moves))
-
-    def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return upper bounds on the entries of ``Φ^½v``, for changes v of these sizes."""
-        basis = self.outputs.basis
-        if basis is not None:
-            by_feature = sizes.reshape(*sizes.shape[:-1], -1, self.outputs.count)
-            every = by_feature @ np.abs(basis).T
-            sizes = every.reshape(*sizes.shape[:-1], -1)
-        return self.whiten.most(sizes)
 
 
 def in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:

@@ -219,14 +219,14 @@ class RebalancedRecords(FiniteChanges):
         moved = outputs.of_all(outputs.within(there - here).reshape(-1))
         # Both are minimisers up to rounding.
         rounding = 8 * EPS * max(found.condition, self._optimum.condition)
-        error = plain.whiten.largest * min(rounding, 1.0) * float(np.linalg.norm(here))
+        error = plain.seen.largest * min(rounding, 1.0) * float(np.linalg.norm(here))
         changes = ChangedRecords(LocalModel(found, self._X, self._noise))
         return _Shifted(changes, _released(plain, moved), error)
 
 
 def _released(model: LocalModel, moved: np.ndarray) -> np.ndarray:
     """Convert a parameter change for the caller's columns to units of the noise."""
-    root = model.whiten.root
+    root = model.seen.root
     return np.asarray(moved @ root.T if root.ndim == 2 else moved * root)
 
 

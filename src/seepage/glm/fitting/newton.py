@@ -27,6 +27,7 @@ from seepage.glm.fitting.objective import (
     check_columns,
     cholesky_factor,
     damped_factor,
+    gauge_fixed,
     norm,
 )
 from seepage.glm.losses import Categorical
@@ -92,7 +93,7 @@ def minimise(
         # Without a penalty, margins that separate the classes strictly have no minimiser
         if objective.ridge == 0 and 0 < point.least_gain < math.inf:
             raise InputError(_divergence(objective.family.name))
-        H = objective.definite(point.hessian)
+        H = gauge_fixed(point.hessian, objective.family)
         factor = cholesky_factor(H)
         flat = factor is None  # to rounding: diverging, or with a negligible penalty
         factor = damped_factor(H) if factor is None else factor
@@ -184,7 +185,7 @@ def _at_rest(objective: Objective, theta: Array) -> bool:
     longer than these errors. So the length of the step bounds the remaining distance.
     """
     point = objective.at(theta, ("hessian",))
-    factor = cholesky_factor(objective.definite(point.hessian))
+    factor = cholesky_factor(gauge_fixed(point.hessian, objective.family))
     if factor is None:
         return False
     return _relative_step(objective, point, _newton_step(point, factor)) <= 1e-9

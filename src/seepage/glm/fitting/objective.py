@@ -96,7 +96,6 @@ class FittedGLM:
         if isinstance(family, Categorical):
             w = w.T
         else:
-            family.check_labels(target)
             xp = array_namespace(w)
             w = xp.reshape(w, (-1,))
             free = None if free is None else xp.reshape(free, ())
@@ -348,13 +347,6 @@ class Objective:
         return self.total(partial(_triangle, labels=labels), what).R
 
     # Coordinates ----------------------------------------------------------------------------------
-
-    def definite(self, H: Array) -> Array:
-        """Return ``H``; for softmax, it is made definite without changing Newton's step.
-
-        See :func:`gauge_fixed`.
-        """
-        return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
     def conditioned(self) -> tuple[Objective, Coordinates]:
         """Return the objective in well-conditioned coordinates, and the map to these coordinates.
@@ -679,8 +671,8 @@ def penalised(H: Array, ridge: float | Array, free: int) -> Array:
     return out
 
 
-def gauge_fixed(H: Array, classes: int) -> Array:
-    """Return ``H + diag(c) ⊗ 11ᵀ/K``, also definite along the gauge directions of softmax.
+def gauge_fixed(H: Array, family: Family | Categorical) -> Array:
+    """Return the Hessian; for softmax ``H + diag(c) ⊗ 11ᵀ/K``, definite along its gauge directions.
 
     The loss does not change when one vector is added to the parameters of every class. So the
     gradients of the loss, and their derivatives with respect to the data, sum to zero over the
@@ -688,8 +680,10 @@ def gauge_fixed(H: Array, classes: int) -> Array:
     ``c > 0``. Using each feature's mean diagonal entry of ``H`` as c preserves the condition
     number, whatever the units of the features.
     """
+    if not isinstance(family, Categorical):
+        return H
     xp = array_namespace(H)
-    size = H.shape[0]
+    size, classes = H.shape[0], family.outputs
     scale = xp.mean(xp.reshape(xp.linalg.diagonal(H), (-1, classes)), axis=1)
     blocks = xp.reshape(xp.asarray(H, copy=True), (size // classes, classes, -1, classes))
     for feature in range(size // classes):

@@ -514,8 +514,9 @@ class SingleOutputJacobian(GLMJacobian):
             ‖w_V‖² N + (Σr²) A_V A_Vᵀ + (A_V w_V) hᵀ + h (A_V w_V)ᵀ
 
         ``N`` is diagonalised once. For a single column, the eigenvalue is the root of a secular
-        equation; the equations of all columns are solved together. For a group of columns, the
-        matrix is a diagonal plus a low-rank update, with which products are fast.
+        equation; the equations of all columns are solved together. If few numbers are released,
+        writing the columns' matrices out is the shorter way. For a group of columns, the matrix is
+        a diagonal plus a low-rank update, with which products are fast.
         """
         xp = array_namespace(self.X)
         # In double precision, whatever the table's type: fourth powers of such numbers leave the
@@ -542,10 +543,16 @@ class SingleOutputJacobian(GLMJacobian):
         if single:
             columns = xp.asarray(list(single.values()), device=self.X.device)
             w, p = coef[columns], (Q.T @ A)[:, columns].T
-            values = largest_of_rows(
-                w**2, delta, lambda rows: p[rows, :], h, spread * xp.ones_like(w), w
-            )
-            values = xp.where(values > 0, values, xp.zeros_like(values))
+            if self.size <= 24:
+                half = p[:, :, None] * (w[:, None] * h + spread / 2 * p)[:, None, :]
+                eye = xp.eye(self.size, dtype=w.dtype, device=self.X.device)
+                poles = (w**2)[:, None, None] * (eye * delta)
+                values = dense_largest(poles + half + xp.matrix_transpose(half))
+            else:
+                values = largest_of_rows(
+                    w**2, delta, lambda rows: p[rows, :], h, spread * xp.ones_like(w), w
+                )
+                values = xp.where(values > 0, values, xp.zeros_like(values))
             out[list(single)] = xp.astype(values, out.dtype, copy=False)
         return out
 

@@ -38,6 +38,7 @@ from seepage.glm.fitting.objective import (
     cholesky_factor,
     damped_factor,
     far_centre,
+    gauge_fixed,
     norm,
     sums_at,
     uncentred,
@@ -179,7 +180,7 @@ def optimum(fit: FittedGLM, objective: Objective, noise: Noise, on_mismatch: str
     fit, objective, centre, sums = _centred(fit, objective, sums)
     if fit.ridge == 0:  # with a penalty, the minimiser is unique
         check_columns(objective, sums.hessian, sums.counted, fit.feature_names)
-    H = objective.definite(sums.hessian)
+    H = gauge_fixed(sums.hessian, objective.family)
     factor = cholesky_factor(H)
     step = judge_stationarity(fit, sums, H, on_mismatch, factor)
     near = step <= _REFUSE
@@ -194,7 +195,7 @@ def optimum(fit: FittedGLM, objective: Objective, noise: Noise, on_mismatch: str
             break
         fit = fit.at(fit.parameters - array_namespace(H).reshape(move, fit.parameters.shape))
         sums = objective.at(fit.parameters, ("hessian",), "polish")
-        H = objective.definite(sums.hessian)
+        H = gauge_fixed(sums.hessian, objective.family)
         factor = cholesky_factor(H)
     try:
         return _weighed(fit, objective, centre, H, factor, noise, rows=sums.counted, polish=near)
@@ -219,7 +220,7 @@ def plain_optimum(fit: FittedGLM, X: Array, sums: Sums | None = None) -> Optimum
     else:
         sums = objective.with_penalty(sums)
     fit, _, centre, sums = _centred(fit, objective, sums)
-    H = objective.definite(sums.hessian)
+    H = gauge_fixed(sums.hessian, objective.family)
     inverse, condition = _inverse(H, cholesky_factor(H), fit.ridge)
     accuracy = EPS * (16 * condition + condition**2 / 8)
     back = fit if centre is None else fit.at(uncentred(fit.parameters, wide(centre)))
@@ -556,7 +557,7 @@ def check_stationarity(
     """
     objective = Objective.of(fit, X)
     sums = objective.at(fit.parameters, _JUDGED)
-    H = objective.definite(sums.hessian) if hessian is None else hessian
+    H = gauge_fixed(sums.hessian, objective.family) if hessian is None else hessian
     return judge_stationarity(fit, sums, H, on_mismatch)
 
 
