@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import seepage as sp
@@ -37,6 +37,8 @@ def problem(seed: int, kind: str, intercept: bool):
     sigma=st.sampled_from([1e-3, 0.02, 0.3]),
     spread=st.sampled_from([0.3, 1.0]),
 )
+# Steps from the fit to this count overflow, and only Newton's refits find it.
+@example(seed=3392, kind="PoissonRegression", intercept=True, sigma=1e-3, spread=1.0)
 def test_no_prior_helps_below_van_trees(seed, kind, intercept, sigma, spread):
     """The posterior mean's error, on average over the prior and the noise, is above the bound."""
     rng, X, y, model = problem(seed, kind, intercept)

@@ -339,7 +339,7 @@ class ChangedRecords(FiniteChanges):
         if self.certifies and model.constant and starts is not None:
             near = correct(refits, changes, starts, left)
             steps, errors, weaker = near.moves, near.radius, near.weaker
-        far = np.flatnonzero(np.isinf(errors))
+        far = np.flatnonzero(~np.isfinite(errors))  # an exponential may have overflowed
         if len(far):
             some = [changes[k] for k in far]
             steps[far], short = refits.moves(some, None if starts is None else starts[far])
