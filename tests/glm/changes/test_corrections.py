@@ -10,7 +10,7 @@ import pytest
 
 import seepage as sp
 from seepage.glm.changes.batched_refits import Change
-from seepage.glm.changes.corrections import correct
+from seepage.glm.changes.corrections import _solutions, correct
 
 N, L2 = 600, 0.02
 
@@ -78,3 +78,14 @@ def test_a_change_beyond_reach_is_not_certified() -> None:
     assert np.isinf(correct(changes.refits, [far], starts[:, 0], left).radius).all()
     both = Change(np.array([0, 1]))
     assert np.isinf(correct(changes.refits, [both], starts[:, 0], left).radius).all()
+
+
+def test_a_table_whose_hessian_is_singular_or_overflowed_leaves_the_others_solved():
+    draw = np.random.default_rng(0)
+    Q = draw.standard_normal((5, 3, 3)) + 4 * np.eye(3)
+    right = draw.standard_normal((5, 3))
+    Q[1], Q[3, 0, 0] = 0.0, np.inf
+    found = _solutions(Q, right)
+    for k in (0, 2, 4):
+        np.testing.assert_allclose(Q[k] @ found[k], right[k], atol=1e-12)
+    assert np.isnan(found[1]).all()

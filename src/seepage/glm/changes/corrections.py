@@ -159,7 +159,7 @@ class _Bent:
     def solved(self, gradient: np.ndarray, moved: np.ndarray, bent: np.ndarray) -> np.ndarray:
         """Return ``(Q + T[δ])⁻¹g``, (B, P); without ``T[δ]`` where not ``bent``."""
         Q, root = self._hessian(moved @ self.inverse.T, bent), self.bend.root
-        return np.asarray(np.linalg.solve(Q, (gradient @ root)[..., None])[..., 0] @ root.T)
+        return np.asarray(_solutions(Q, gradient @ root) @ root.T)
 
     def start(self, moved: np.ndarray) -> np.ndarray:
         """Return solutions of the equation expanded to second order in the shifts, (B, P)."""
@@ -178,13 +178,24 @@ class _Bent:
                 )
                 slope = batch.own_weight[0, :, None] * slope
                 left += times(np.swapaxes(self.z, 1, 2), slope)
-            step = np.linalg.solve(self._hessian(u, every), left[..., None])[..., 0]
+            step = _solutions(self._hessian(u, every), left)
             u = u - step
             # The next error is about the square of this step, and no larger than what is left out.
             if not np.any(np.abs(step) > 1e-3 * np.abs(u).max(axis=1, keepdims=True)):
                 break
         near = np.isfinite(u).all(axis=1, keepdims=True)
         return np.where(near, u @ self.bend.root.T, moved)
+
+
+def _solutions(Q: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return ``Q⁻¹b`` for every table, (B, P); NaN where Q is singular, or has overflowed."""
+    try:
+        return np.asarray(np.linalg.solve(Q, right[..., None])[..., 0])
+    except np.linalg.LinAlgError:
+        if len(Q) == 1:
+            return np.full_like(right, np.nan)
+        parts = zip(np.array_split(Q, 2), np.array_split(right, 2), strict=True)
+        return np.concatenate([_solutions(*part) for part in parts])
 
 
 class _Inverse:
