@@ -95,9 +95,9 @@ def judge_recording(
         # Not being able to show a leak is no assurance; an interval within a limit is.
         beyond = any(gate.inconclusive for gate in gates)
         tone, label = "good" if gates and not beyond else "caution", "Nothing found"
-        nobody = ", and no client stands out" if audit.clients.reference else ""
-        nobody += ", but a confidence interval extends beyond the limit" if beyond else ""
-        headline = f"No layer reveals {what} at the 5 % level{nobody}."
+        clients = ", and no client stands out" if audit.clients.reference else ""
+        limits = ", but a confidence interval extends beyond the limit" if beyond else ""
+        headline = f"No layer reveals {what} at the 5 % level{clients}{limits}."
     sentences = (
         tell("attackers", audit, attacks, JOINED, of="rounds.j2"),
         tell("seen", audit, of="rounds.j2"),

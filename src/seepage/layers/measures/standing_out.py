@@ -81,8 +81,9 @@ class StandingOut(RankedResult):
         """Return the clients whose P-value is at most 0.05, the furthest first.
 
         If every client's data are a draw from the population of the reference, the probability that
-        any client is named is at most 5 % in its first round, and about 5 % over several rounds,
-        whose models were trained on its data. Without a reference, no client is named.
+        any client is named is at most 5 % in the clients' first round. Over several rounds, whose
+        models were trained on their data, this level is approximate. Without a reference, no client
+        is named.
         """
         if not self.reference:
             return []
