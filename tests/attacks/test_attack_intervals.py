@@ -8,6 +8,7 @@ from scipy.stats import binomtest
 import seepage as sp
 from seepage.attacks import InversionResult
 from seepage.attacks.intervals import (
+    _Side,
     accuracy_interval,
     area_under_curve,
     stratified_difference,
@@ -210,3 +211,17 @@ def test_the_ends_are_those_at_which_a_test_just_rejects():
     both = (normal + (longer + shorter) / 2) / 2
     variance = (low * (1 - low) + (7 + 11 - 2) * (both - low**2)) / 77
     assert (1 - low) ** 2 == pytest.approx(z**2 * variance, rel=0.02)
+
+
+@pytest.mark.parametrize("alike", [0.4, 0.9])
+@pytest.mark.parametrize("area", [0.5, 0.9, 0.98])
+def test_groups_count_by_how_alike_their_shares_of_rightly_ordered_pairs_are(area, alike):
+    """The share of others that a score beats is ``Φ(score)``; its correlation, by simulation."""
+    draw = np.random.default_rng(4)
+    both = draw.standard_normal(1_000_000)
+    beaten = [
+        ndtr(alike**0.5 * both + (1 - alike) ** 0.5 * own + np.sqrt(2) * ndtri(area))
+        for own in draw.standard_normal((2, len(both)))
+    ]
+    expected = 60 / (1 + 5 * np.corrcoef(*beaten)[0, 1])
+    assert _Side(60, 6.0, alike).effective_number(area) == pytest.approx(expected, rel=0.01)
