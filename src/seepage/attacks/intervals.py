@@ -226,17 +226,17 @@ def area_under_curve(
 class _Side(NamedTuple):
     """The number of scores of one kind, their mean group size ``Σk²/n``, and ρ."""
 
-    count: float
+    number: float
     group_size: float = 1.0
     correlation: float = 0.0
 
     def effective_number(self, area: float) -> float:
         """Return the effective number of independent scores, ``n / (1 + (k − 1)ρ_v)``."""
         if self.correlation == 0:
-            return self.count
+            return self.number
         alone, together = (_both_right(area, r) - area**2 for r in (0.5, self.correlation / 2))
         shared = min(max(together / alone, 0.0), 1.0) if alone > 0 else self.correlation
-        return self.count / (1 + (self.group_size - 1) * shared)
+        return self.number / (1 + (self.group_size - 1) * shared)
 
 
 def _both_right(area: float, correlation: float) -> float:

@@ -38,13 +38,13 @@ def test_bounds_of_many_records_contain_fits_from_scratch(monkeypatch: pytest.Mo
         truth[:, k] = distance(X[keep], y[keep], model), distance(X, other, model)
     for expanded in (False, True):
 
-        def affords(
-            self: Expansion, moves: int, most: float = 1e11, later: bool = expanded
-        ) -> bool:
+        def affords(self: Expansion, moves: int, later: bool = expanded) -> bool:
             asked.append(moves)
-            return later and most == 1e11  # as for a table too large to expand all changes at once
+            return later
 
         monkeypatch.setattr(Expansion, "affords", affords)
+        # As for a table too large to expand all changes at once
+        monkeypatch.setattr(Expansion, "is_quick", lambda self, moves: False)
         changes = sp.leakage(model, X, y, noise=sp.Gaussian(SIGMA)).release.finite_changes()
         left = changes.without(rows).distances()
         swapped = changes.replaced(rows, Alternatives(labels=np.array([0.0, 1.0]))).distances()
@@ -59,3 +59,30 @@ def test_bounds_of_many_records_contain_fits_from_scratch(monkeypatch: pytest.Mo
     bare, closer = widths
     assert np.all(closer <= bare)
     assert np.mean(closer < bare / 10) > 0.05
+
+
+def test_likelihoods_of_many_records_contain_fits_from_scratch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Few of many records reach the expansion, those whose odds are not known to 0.1 %."""
+    X, y = data()
+    model, rows, asked = sp.glm.LogisticRegression(l2=L2).fit(X, y), np.arange(60), []
+    truth = np.empty((len(rows), 2))
+    for k in rows:
+        keep = np.arange(N) != k
+        other = sp.glm.LogisticRegression(l2=L2 * N / (N - 1)).fit(X[keep], y[keep])
+        truth[k] = np.log(other.predict_proba(X[k : k + 1])[0])
+    of = Expansion.of
+
+    def counted(self: Expansion, some: np.ndarray, *rest: Any) -> Any:
+        asked.append(len(some))
+        return of(self, some, *rest)
+
+    monkeypatch.setattr(Expansion, "of", counted)
+    monkeypatch.setattr(Expansion, "is_quick", lambda self, moves: False)
+    changes = sp.leakage(model, X, y, noise=sp.Gaussian(SIGMA)).release.finite_changes()
+    labels = Alternatives(labels=np.array([0.0, 1.0]))
+    scores, off = changes.log_likelihoods(rows, labels, refits=0)
+    assert np.all(np.abs(scores - truth) <= off[:, None] + 1e-9)
+    assert 0 < sum(asked) < len(rows)
+    assert off.max() < 0.005

@@ -133,7 +133,7 @@ class ChangedRecords(FiniteChanges):
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         if self.certifies:
             wide, single, quick = np.arange(len(rows)), rows.shape[1] == 1, False
-            if single and (quick := self.expansion.affords(len(rows) * K, 3e9)):
+            if single and (quick := self.expansion.is_quick(len(rows) * K)):
                 moves = self.expansion.moves(rows[:, 0], others)
                 wide = np.flatnonzero(_is_wide(moves))
             bounds = [free_shifts, quadratic_shifts] if model.constant else [free_shifts]
@@ -383,22 +383,39 @@ class ChangedRecords(FiniteChanges):
             return self._refitted_likelihoods(rows, others)
         scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
         for which, sets in of_one_size(rows):
-            for piece in row_slices(len(sets), self._width(sets, others)):
-                scores[which[piece]], off[which[piece]] = self._likelihoods(sets[piece], others)
+            quick = sets.shape[1] == 1 and self.expansion.is_quick(len(sets))
+            scores[which], off[which] = self._likelihoods(sets, others, expanded=quick)
+            # As for moves: of many records, only those whose odds are not known to 0.1 %.
+            wide = np.flatnonzero(~(off[which] <= 0.0005))
+            if not quick and sets.shape[1] == 1 and self.expansion.affords(len(wide)):
+                found = self._likelihoods(sets[wide], others, expanded=True)
+                scores[which[wide]], off[which[wide]] = found
         worst = np.argsort(-off, kind="stable")[:affordable]
         worst = worst[off[worst] > 1e-8]
         if len(worst):
             scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others)
         return scores, off
 
-    def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
+    def _likelihoods(
+        self, rows: np.ndarray, others: Alternatives, *, expanded: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-likelihoods and their errors without refits, for sets (m, k)."""
+        pieces = list(row_slices(len(rows), self._width(rows, others)))
+        found = [self._likelihoods_of_piece(rows[p], others, expanded) for p in pieces]
+        if not found:
+            return np.zeros((0, len(others))), np.zeros(0)
+        scores, off = zip(*found, strict=True)
+        return np.concatenate(scores), np.concatenate(off)
+
+    def _likelihoods_of_piece(
+        self, rows: np.ndarray, others: Alternatives, expanded: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         model, left = self.model, Centres.of(self.model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))
         new, joint = self._replacements(rows, others)
         widest = joint.each.widest(joint.blocks(new.lengths))
         given = new.given
-        if rows.shape[1] == 1 and self.expansion.affords(len(rows)):
+        if expanded:
             found = self.expansion.of(rows[:, 0], None, left)
             shift = np.sum(self.expansion.arriving(rows[:, 0], others) * found.beside, axis=2)
             given = np.where(found.error < E, given[..., 0] + shift, given[..., 0])[..., None]

@@ -164,12 +164,13 @@ class Expansion:
             and model.gram_solver.rounding < 1e-9
         )
 
-    def affords(self, moves: int, most: float = 1e11) -> bool:
-        """Return whether the expansion applies, in at most so many multiplications.
+    def affords(self, moves: int) -> bool:
+        """Return whether the expansion applies and so many changes take less than a minute."""
+        return self.exists and self._work(3, moves) <= 1e11
 
-        ``moves`` is the number of changes.
-        """
-        return self.exists and self._work(3, moves) <= most
+    def is_quick(self, moves: int) -> bool:
+        """Return whether so many changes can be expanded without asking which of them need it."""
+        return self.exists and self._work(3, moves) <= 3e9
 
     def _work(self, order: int, moves: int) -> float:
         return float(len(self.model.inverse) ** order) * (len(self.model.X) + 4 * moves)
@@ -199,17 +200,26 @@ class Expansion:
         monomials, B, largest = Monomials(P), np.zeros((P, P)), 0.0
         twos, threes = monomials.orders
         T, F = np.zeros((len(twos), P)), np.zeros((len(threes), P)) if deep else None
-        for piece in row_slices(len(model.X), len(threes) if deep else len(twos), chunk=AT_ONCE):
+
+        def sums(piece: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
             x, weight = self.seen(model.X[piece]), model.weight[piece]
             third, fourth = self._bends(np.arange(len(model.X))[piece])
             length = np.einsum("np,np->n", x, x)
             columns = np.ascontiguousarray(x.T)
             squares = monomials.squares(columns)
-            T += squares @ (third[:, None] * x)
-            if F is not None:
-                F += monomials.cubes(columns, squares) @ (fourth[:, None] * x)
-            B += x.T @ ((weight * model.curvatures[piece, 0, 0] * length)[:, None] * x)
-            largest = max(largest, float(np.max(length[weight > 0], initial=0.0)))
+            bent = np.zeros(())
+            if deep:
+                bent = monomials.cubes(columns, squares) @ (fourth[:, None] * x)
+            heavy = x.T @ ((weight * model.curvatures[piece, 0, 0] * length)[:, None] * x)
+            longest = float(np.max(length[weight > 0], initial=0.0))
+            return squares @ (third[:, None] * x), bent, heavy, longest
+
+        width = len(threes) if deep else len(twos)
+        for third, fourth, quartic, longest in spread(
+            sums, row_slices(len(model.X), width, chunk=AT_ONCE)
+        ):
+            T, B, largest = T + third, B + quartic, max(largest, longest)
+            F = None if F is None else F + fourth
         F = None if F is None else threes[:, None] * F
         return Forms(monomials, twos[:, None] * T, F, B, float(np.sqrt(largest)))
 
