@@ -19,7 +19,7 @@ import seepage.nn as snn
 from keeping import made_by
 from measuring import show
 
-ON_PROCESSORS = ("mnist",)  # networks that are small enough for a CPU
+ON_PROCESSORS = ("mnist", "README", "CNN")  # networks too small for an accelerator
 WIDTHS = (58, 10, 9, 10)
 Measure = Callable[[torch.device, bool, int], dict[str, Any]]
 
@@ -59,9 +59,9 @@ def machine(device: torch.device, precision: str, autocast: str | None = None) -
 def run(benchmark: str, about: str, parts: dict[str, Measure], everywhere: bool = False) -> int:
     """Measure the requested networks, judge their claims and write the figures.
 
-    Without ``--only``, a CPU takes only the small network and an accelerator the others, unless all
-    of them are to be measured ``everywhere``; ``--small`` takes toy sizes of all of them, on any
-    device, as a smoke test.
+    Without ``--only``, a CPU takes only the small networks, or all of them if they are to be
+    measured ``everywhere``, and an accelerator takes the others; ``--small`` takes toy sizes of all
+    of them, on any device, as a smoke test.
 
     Parameters
     ----------
@@ -90,9 +90,8 @@ def run(benchmark: str, about: str, parts: dict[str, Measure], everywhere: bool 
     torch.backends.cudnn.allow_tf32 = (
         options.precision == "high"
     )  # convolutions like matrix products
-    there = [
-        name for name in parts if everywhere or (name in ON_PROCESSORS) == (device.type == "cpu")
-    ]
+    on_cpu = device.type == "cpu"
+    there = [name for name in parts if (everywhere and on_cpu) or (name in ON_PROCESSORS) == on_cpu]
     options.out.mkdir(parents=True, exist_ok=True)
     kind = "small" if options.small else device.type
     short = f"-{options.autocast}" if options.autocast else "-tf32" * (options.precision == "high")

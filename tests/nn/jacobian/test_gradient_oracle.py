@@ -14,7 +14,7 @@ import seepage.nn as snn
 import seepage.nn.jacobian.random_directions
 from sampled import sampled
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.jacobian.random_directions import random_direction
+from seepage.nn.jacobian.random_directions import key_of, random_direction, row_signs
 from seepage.nn.measures.information_matrices import exact_diagonal
 
 torch.set_num_threads(1)
@@ -127,9 +127,15 @@ def test_conservative_clipping_is_a_bound(case: tuple, clip: str) -> None:
     bound = chopped.conservative(n) * truth.J.square().sum((1, 2))
     true = truth.clipped(chopped)[1].square().sum((1, 2))
     assert bool((bound >= true * (1 - 1e-12)).all())
+    size = chopped.conservative(n).sqrt()
     u = flat_directions(engine, 3, 0)
-    Jtu = torch.einsum("bpd,kp->bkd", truth.J, u) * chopped.conservative(n).sqrt()[:, None, None]
-    close(engine.step(x, y, probes=3).traces, Jtu.square().sum(2))
+    Jtu = torch.einsum("bpd,kp->bkd", truth.J, u) * size[:, None, None]
+    close(engine.step(x, y, probes=3, pulls=True).traces, Jtu.square().sum(2))
+    like, records = engine.variable(x, y), torch.arange(len(y))
+    shape = tuple(like.shape[1:])
+    v = torch.stack([row_signs(key_of(0, 0, k), records, shape, like) for k in range(3)])
+    Jv = torch.einsum("bpd,kbd->bkp", truth.J, engine.masked(v, 2).flatten(2)) * size[:, None, None]
+    close(engine.step(x, y, probes=3).traces, Jv.square().sum(2))
 
 
 @pytest.mark.parametrize("name", sampled(list(NETWORKS), ["mlp", "lstm"], 2))

@@ -20,6 +20,7 @@ from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.inputs_and_targets import read_pair
 from seepage.layers.layer_parameters import Layout, layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
+from seepage.nn.gradients.per_record_gradients import record_lengths
 from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import progress
 from seepage.support.number_check import check_count
@@ -339,7 +340,9 @@ class _Recorder:
         flat = {k: torch.cat([sent[n].flatten() for n in ns]) for k, ns in self._layout.items()}
         rows = [self._sketches[k].apply(values[None]) for k, values in flat.items()]
         self._rows.append([row.float().cpu() for row in rows])
-        self._norms.append(torch.stack([values.norm() for values in flat.values()]).double().cpu())
+        self._norms.append(
+            torch.cat([record_lengths(values[None]) for values in flat.values()]).double().cpu()
+        )
 
     def result(self) -> LayerGradients:
         norms = torch.stack(self._norms).numpy()

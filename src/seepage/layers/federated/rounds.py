@@ -21,6 +21,7 @@ from seepage.layers.inputs_and_targets import (
     read_pair,
 )
 from seepage.nn.gradients.network_checks import unwrapped
+from seepage.nn.gradients.per_record_gradients import record_lengths
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import Inputs, call, rows_of
@@ -367,7 +368,7 @@ class _Server:
         """Return an update scaled down to ``max_norm``, with this client's share of the noise."""
         if self.max_norm is None:
             return update
-        norm = torch.stack([v.norm() for v in update.values()]).norm()
+        norm = record_lengths(torch.cat([v.flatten() for v in update.values()])[None])[0]
         factor = torch.clamp(self.max_norm / (norm + 1e-12), max=1.0)
         update = {name: v * factor for name, v in update.items()}
         if not self.noise_multiplier:

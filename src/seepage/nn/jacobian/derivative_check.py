@@ -23,6 +23,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.first_look import ModuleRun, module_runs
 from seepage.nn.gradients.network_checks import module_label
 from seepage.nn.gradients.norms import record_gradients
+from seepage.nn.gradients.per_record_gradients import record_lengths
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.finite_changes import longer_types, squared_distances
 from seepage.nn.jacobian.probes import dense_probe
@@ -232,11 +233,11 @@ def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Chang
 
     def at(h: float) -> tuple[Tensor, Tensor]:
         change = (gradients(h) - gradients(-h)) / (2 * h)
-        difference = change.norm(dim=1)
+        difference = record_lengths(change)
         units = change / difference[:, None].clamp(min=torch.finfo(v.dtype).tiny)
         return torch.stack([derivative(k, u) for k, u in enumerate(units)]), difference
 
-    return at, gradients(0.0).norm(dim=1)
+    return at, record_lengths(gradients(0.0))
 
 
 @contextmanager

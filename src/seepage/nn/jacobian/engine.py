@@ -52,6 +52,7 @@ from seepage.nn.gradients.norms import (
 from seepage.nn.gradients.per_record_gradients import (
     Key,
     at_least_single,
+    record_lengths,
     value_of,
     weighted_sums,
 )
@@ -321,7 +322,7 @@ class Engine:
         kind, network = self._derivative_of_probes(x, y)
         thin = kind == "pulls"
         self._check(network, x, y, kind)
-        if thin or pulls or not clipped or self.clip_derivative == "conservative":
+        if thin or pulls or not clipped:
 
             @cache
             def draw() -> list[Directions]:  # drawn when needed, while the device is busy
@@ -341,7 +342,10 @@ class Engine:
             if update:
                 weights = self.clip.factor(products.norms)
                 gradient = weighted_sums(products.gradients, weights, self.problem.detached())
-            traces = products.clipped(self.clip).T
+            if self.clip_derivative == "exact":
+                traces = products.clipped(self.clip).T
+            else:
+                traces = (products.dd * self.clip.conservative(products.norms)).T
             return Step(products.losses, products.norms, traces, gradient)
 
         return _joined(self._in_chunks(x, y, 5 + 3 * (probes - 1), from_tangents, network))
@@ -463,7 +467,7 @@ class Engine:
 
         def sizes(batch: Batch) -> Tensor:
             if network is None:
-                return record_gradients(self.problem, batch).norm(dim=1)
+                return record_lengths(record_gradients(self.problem, batch))
             return norms(network, batch)[0]
 
         def work(batch: Batch, rows: slice) -> RadialPull:
@@ -738,7 +742,8 @@ class Engine:
         These finite steps reuse the backward pass of the update.
         """
         clipped = not isinstance(self.clip, NoClip)
-        network, step = self._validator.watched_if_possible(x, y), self.step_of_parameters(x, y)
+        network = self._validator.watched_if_possible(x, y, rules=clipped)
+        step = self.step_of_parameters(x, y)
         self.passes += 1
         if self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes)):
             self._check_parameter_steps(x, y)
@@ -1029,7 +1034,7 @@ class Engine:
             return Step(losses, unknown, none, gradient if update else {})
         if network is None:
             each = record_gradients(self.problem, batch)
-            size, like = each.norm(dim=1), self.problem.detached()
+            size, like = record_lengths(each), self.problem.detached()
             pieces = (clip.factor(size) @ each).split([p.numel() for p in like.values()])
             parts = {n: g.reshape(like[n].shape) for n, g in zip(like, pieces, strict=True)}
             with torch.no_grad():

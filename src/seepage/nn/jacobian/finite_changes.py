@@ -62,6 +62,7 @@ from seepage.nn.gradients.per_record_gradients import (
     at_least_single,
     between,
     grouped,
+    record_lengths,
     sum_of,
 )
 from seepage.nn.gradients.watching import WatchedNetwork
@@ -121,7 +122,7 @@ def finite_change(
     if network is not None:
         return squared_distances(network, both, clip)[0] / h**2
     gradients = record_gradients(problem, both)
-    ahead, behind = (gradients * clip.factor(gradients.norm(dim=1))[:, None]).chunk(2)
+    ahead, behind = (gradients * clip.factor(record_lengths(gradients))[:, None]).chunk(2)
     return (ahead - behind).square().sum(1) / h**2
 
 
