@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 import seepage as sp
 from seepage.attacks import InversionResult
 from seepage.attacks.intervals import (
-    _Side,
+    _GroupedScores,
     accuracy_interval,
     area_under_curve,
     stratified_difference,
@@ -224,4 +224,6 @@ def test_groups_count_by_how_alike_their_shares_of_rightly_ordered_pairs_are(are
         for own in draw.standard_normal((2, len(both)))
     ]
     expected = 60 / (1 + 5 * np.corrcoef(*beaten)[0, 1])
-    assert _Side(60, 6.0, alike).effective_number(area) == pytest.approx(expected, rel=0.01)
+    assert _GroupedScores(60, 6.0, alike).effective_number(area) == pytest.approx(
+        expected, rel=0.01
+    )

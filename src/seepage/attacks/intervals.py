@@ -214,7 +214,7 @@ def area_under_curve(
     area = float(right[truth].mean())
     names = np.arange(len(scores)) if groups is None else groups
     _, group = np.unique(names, return_inverse=True)
-    n, m = (_side(scores[side], group[side]) for side in (truth, ~truth))
+    n, m = (_grouped_scores(scores[side], group[side]) for side in (truth, ~truth))
     low, high = _lowest(area, z, n, m), 1 - _lowest(1 - area, z, n, m)  # V(θ) = V(1 − θ)
     if 0 < area < 1:
         error = math.sqrt(_observed_variance(scores, truth, group, right)) / (area * (1 - area))
@@ -223,7 +223,7 @@ def area_under_curve(
     return area, ConfidenceInterval(low, high)
 
 
-class _Side(NamedTuple):
+class _GroupedScores(NamedTuple):
     """The number of scores of one kind, their mean group size ``Σk²/n``, and ρ."""
 
     number: float
@@ -245,7 +245,7 @@ def _both_right(area: float, correlation: float) -> float:
     return area - 2 * float(owens_t(ndtri(area), slope))
 
 
-def _area_variance(area: float, with_it: _Side, without: _Side) -> float:
+def _area_variance(area: float, with_it: _GroupedScores, without: _GroupedScores) -> float:
     """Return ``V(θ)``, the variance of an area from two kinds of scores."""
     n, m = with_it.effective_number(area), without.effective_number(area)
     exponential = (area / (2 - area) + 2 * area**2 / (1 + area)) / 2
@@ -253,7 +253,7 @@ def _area_variance(area: float, with_it: _Side, without: _Side) -> float:
     return (area * (1 - area) + (n + m - 2) * max(both - area**2, 0.0)) / (n * m)
 
 
-def _lowest(area: float, z: float, n: _Side, m: _Side) -> float:
+def _lowest(area: float, z: float, n: _GroupedScores, m: _GroupedScores) -> float:
     """Return the smallest θ with ``(area − θ)² ≤ z² V(θ)``."""
     if area <= 0:
         return 0.0
@@ -264,7 +264,7 @@ def _lowest(area: float, z: float, n: _Side, m: _Side) -> float:
     )
 
 
-def _side(scores: np.ndarray, group: np.ndarray) -> _Side:
+def _grouped_scores(scores: np.ndarray, group: np.ndarray) -> _GroupedScores:
     """Describe the scores of one kind.
 
     The intraclass correlation ρ comes from a one-way analysis of variance of the normal ranks.
@@ -272,16 +272,16 @@ def _side(scores: np.ndarray, group: np.ndarray) -> _Side:
     _, place = np.unique(group, return_inverse=True)
     counts, n = np.bincount(place), len(scores)
     if len(counts) == n:
-        return _Side(n)
+        return _GroupedScores(n)
     size = float(np.sum(counts**2)) / n
     if len(counts) == 1:
-        return _Side(n, size, 1.0)
+        return _GroupedScores(n, size, 1.0)
     ranks = ndtri(rankdata(scores) / (n + 1))
     means = np.bincount(place, ranks) / counts
     between = float(np.sum(counts * (means - ranks.mean()) ** 2)) / (len(counts) - 1)
     within = float(np.sum((ranks - means[place]) ** 2)) / (n - len(counts))
     shared = max(0.0, (between - within) * (len(counts) - 1) / (n - size))
-    return _Side(n, size, shared / (shared + within) if shared + within > 0 else 1.0)
+    return _GroupedScores(n, size, shared / (shared + within) if shared + within > 0 else 1.0)
 
 
 def _observed_variance(
