@@ -260,20 +260,20 @@ def _against_opacus() -> Iterator[str]:
         ("network", "plain", *WAYS.values(), "by steps of the parameters", "a quarter"),
         [(network, *_over_opacus(cores[key]["times"])) for key, network in CORES.items()],
     )
-    yield 'The last two columns are by `method="parameters"`.\n'
+    yield ('Leakage is an upper bound. The last two columns are `method="parameters"`.\n')
     yield (
         "![Time and memory of a private step on an H200, with Opacus and with seepage]"
         "(assets/benchmarks-private-step.svg)\n"
     )
 
 
-def _opacus(times: dict[str, Any]) -> float:
+def _opacus_seconds(times: dict[str, Any]) -> float:
     """Return the seconds of Opacus's faster method."""
     return min(float(times[task]["seconds"]) for task in list(WAYS)[:2])
 
 
 def _over_opacus(times: dict[str, Any]) -> list[str]:
-    best = _opacus(times)
+    best = _opacus_seconds(times)
     return [f"{times[task]['seconds'] / best:.2f}" for task in (PLAIN, *WAYS, PARAMETERS, QUARTER)]
 
 
