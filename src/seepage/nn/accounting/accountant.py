@@ -29,6 +29,7 @@ from seepage.nn.jacobian.finite_changes import StepErrors
 from seepage.nn.jacobian.parameter_steps import ParameterStep
 from seepage.nn.privacy.randomness import UNSTATED, check_randomness
 from seepage.nn.privacy.run_privacy import Entry
+from seepage.nn.problem.arrays import sent_to
 from seepage.nn.problem.clipping import Clip, NoClip, make_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View, rows_of
@@ -319,8 +320,10 @@ class FisherAccountant(MeasuredRun):
             unclipped = isinstance(self.clip, NoClip) or self.radial is None
             sampled = not unclipped and engine.way(x, y) != "finite"
             if sampled:
-                step = self._clipped_by_sample(chosen.to(step.norms.device), step, entry, x, y)
-            self._account(chosen.to(step.norms.device), step, entry, due)
+                step = self._clipped_by_sample(
+                    sent_to(chosen, step.norms.device), step, entry, x, y
+                )
+            self._account(chosen, step, entry, due)
         self._open = torch.cat((self._open, chosen))
         if not more:
             self.close_step()
@@ -498,14 +501,15 @@ class FisherAccountant(MeasuredRun):
         sample.add(chosen, possible, radial, self._factors(step, entry)[0], probability)
         return replace(step, traces=whole)
 
-    def _account(self, chosen: Tensor, step: Step, entry: Entry, due: Tensor | None) -> None:
+    def _account(self, index: Tensor, step: Step, entry: Entry, due: Tensor | None) -> None:
+        chosen = sent_to(index, step.norms.device)
         if self.sums.uses.device != chosen.device:
             self.to(chosen.device)
         if self.check.watching:  # only then, since the sum waits for an accelerator
             self._repeats += int((self.sums.uses[chosen] > 0).sum())
         noise, sensitivity = entry.noise, entry.sensitivity
         factors, lengths = self._factors(step, entry)
-        self.sums.add(chosen, step.traces, factors, lengths, noise, due)
+        self.sums.add(index, step.traces, factors, lengths, noise, due)
         if self.individual is not None and self.sampler == POISSON and sensitivity < math.inf:
             self.individual.add(chosen, self.sample_rate, lengths / noise)
         if self.sketch is not None and step.pulls is not None:

@@ -33,6 +33,7 @@ from seepage.nn.privacy.run_privacy import (
     relation_of,
     renyi,
 )
+from seepage.nn.problem.arrays import sent_to
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import OTHER, POISSON
 from seepage.support.number_check import check_choice
@@ -356,6 +357,7 @@ class InformationSums:
         self.uses = torch.zeros(n, dtype=torch.int64)
         self.privacy_loss = torch.zeros(n, dtype=torch.float64)
         self.amplified, self.plain = TraceSums.zeros(n), TraceSums.zeros(n)
+        self._copy: tuple[Tensor, int, Tensor] | None = None  # of the uses, for the host
 
     @property
     def counted(self) -> Tensor:
@@ -364,7 +366,21 @@ class InformationSums:
 
     def due(self, index: Tensor, seed: int) -> Tensor | None:
         """Return which records of a batch to measure, ``(B,)``; ``None`` if all."""
-        return None if self.share is None else self.share.due(index, self.uses, seed)
+        if self.share is None:
+            return None
+        return self.share.due(index.cpu(), self._uses_on_host(), seed)
+
+    def _uses_on_host(self) -> Tensor:
+        """Return the uses in the host's memory, without waiting for an accelerator at every step.
+
+        A copy is advanced with the uses. It is made anew once anything else has changed them.
+        """
+        uses, copied = self.uses, self._copy
+        if not uses.is_cuda:
+            return uses
+        if copied is None or copied[0] is not uses or copied[1] != uses._version:
+            self._copy = copied = (uses, uses._version, uses.cpu())
+        return copied[2]
 
     def add(
         self,
@@ -381,13 +397,18 @@ class InformationSums:
         contains each record's κ, and ``lengths`` its ``‖g̃‖``. ``noise`` is the standard deviation
         of the noise on the sum. Only the traces of the records that were ``due`` are used.
         """
+        given, index = index, sent_to(index, self.uses.device)
         self.privacy_loss.index_add_(0, index, (lengths.to(torch.float64) / noise) ** 2)
+        host = self._uses_on_host() if self.share is not None and self.uses.is_cuda else None
         self.uses.index_add_(0, index, torch.ones_like(index))
+        if host is not None:
+            host.index_add_(0, given.cpu(), torch.ones(len(given), dtype=torch.int64))
+            self._copy = self.uses, self.uses._version, host
         traces = traces.to(torch.float64) / noise**2
         if self.share is not None:
             # Places are found where the mask is, so that no accelerator is waited for.
             due = torch.ones(len(index), dtype=torch.bool) if due is None else due
-            places = torch.nonzero(due).flatten().to(index.device)
+            places = sent_to(torch.nonzero(due).flatten(), index.device)
             traces = traces[places]
             self.share.add(index, traces.mean(1), factors, lengths, noise, places)
             index, factors = index[places], factors[places]

@@ -98,8 +98,8 @@ class MeasuredShare:
 
         Each record is measured at every k-th use, from a start drawn at random for each record.
         """
-        start = random_numbers(key_of(seed, "start"), index.cpu()) % self.every
-        return (uses[index.to(uses.device)].cpu() + start) % self.every == 0
+        start = random_numbers(key_of(seed, "start"), index) % self.every
+        return (uses[index] + start) % self.every == 0
 
     def add(
         self,

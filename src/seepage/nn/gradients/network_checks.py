@@ -132,7 +132,7 @@ class Validator:
         # Structure, shapes but for the first axis, types
         structure = tuple(x) if isinstance(x, Mapping) else isinstance(x, Tensor)
         kinds = tuple((t.shape[1:], t.dtype, t.device) for t in (*leaves(x), y))
-        modes = tuple(module.training for module in self.problem.net.modules())
+        modes = tuple(module.training for module in self.problem.modules())
         return (structure, kinds, modes, tuple(self.problem.released()))
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:

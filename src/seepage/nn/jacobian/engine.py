@@ -102,6 +102,7 @@ from seepage.nn.jacobian.tangents import (
     radial_pull,
     summed_change,
 )
+from seepage.nn.problem.arrays import sent_to
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
@@ -280,6 +281,20 @@ class Engine:
             Which records to probe, ``(B,)``; the traces of all other records are NaN. The default
             is all records.
         """
+        with self.problem.listed():
+            return self._step(x, y, probes, key, index, update, pulls, measured)
+
+    def _step(
+        self,
+        x: Inputs,
+        y: Tensor,
+        probes: int,
+        key: object,
+        index: Tensor | None,
+        update: bool,
+        pulls: bool,
+        measured: Tensor | None,
+    ) -> Step:
         count = batch_size(x)
         own = torch.arange(count) if index is None else torch.as_tensor(index)
         if own.shape != (count,):
@@ -435,7 +450,7 @@ class Engine:
         """Return ``Jᵀg = ½∇‖g‖²`` of every record, before clipping, with norms and losses."""
 
         def work(network: WatchedNetwork, batch: Batch, rows: slice) -> RadialPull:
-            return radial_pull(network, batch)
+            return self._replayed("radial pull", partial(radial_pull, network), batch)  # type: ignore[no-any-return]
 
         pulls, sizes, losses = zip(*self._derivatives(x, y, 6, work, "pulls"), strict=True)
         return self.masked(torch.cat(pulls)), torch.cat(sizes), torch.cat(losses)
@@ -765,12 +780,12 @@ class Engine:
                 slopes, losses = slopes_at(self.problem, batch)
                 own.append(slopes)
                 plain = Step(losses, torch.full_like(losses, torch.nan), losses[:, None][:, :0])
-            slopes, due = own[0], None if measured is None else measured[rows]
+            slopes, due = own[0], None if measured is None else measured[rows].cpu()
             if due is not None and not bool(due.any()):
                 return replace(plain, traces=_spread(slopes.new_zeros(0, len(keys)), due))
             if due is not None and not bool(due.all()):
-                batch = batch.records(torch.nonzero(due).flatten().to(slopes.device))
-                slopes = slopes[due.to(slopes.device)]
+                places = sent_to(torch.nonzero(due).flatten(), slopes.device)
+                batch, slopes = batch.records(places), slopes[places]
             size = self._squares(slopes)
             squares = []
             for words in directions():
@@ -1074,7 +1089,12 @@ class Engine:
             given = tree_unflatten(list(tensors[: len(leaves)]), structure)
             return function(Batch(*given), *tensors[len(leaves) :])
 
-        memory = tuple(t.data_ptr() for t in (*self.net.parameters(), *self.net.buffers()))
+        memory = tuple(
+            tensor.data_ptr()
+            for module in self.problem.modules()
+            for tensor in (*module._parameters.values(), *module._buffers.values())
+            if tensor is not None
+        )
         numbers = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         modes = self._validator.key(batch.x, batch.y), rounding_of_products(), numbers
         return self._replays.run((what, memory, modes), of, [*leaves, *more])
@@ -1137,10 +1157,9 @@ def _spread(traces: Tensor, measured: Tensor) -> Tensor:
     """Return the traces of the measured records at their places, and nan everywhere else."""
     if bool(measured.all()):
         return traces
-    places = measured.to(traces.device)
+    places = sent_to(torch.nonzero(measured).flatten(), traces.device)
     out = traces.new_full((len(measured), traces.shape[1]), torch.nan)
-    out[places] = traces
-    return out
+    return out.index_copy_(0, places, traces)
 
 
 def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:

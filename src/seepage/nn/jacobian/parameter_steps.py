@@ -24,9 +24,11 @@ a change of the record.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,6 +85,37 @@ def direction(problem: NetworkProblem, words: Tensor) -> dict[str, Tensor]:
     }
 
 
+def stepped(own: Mapping[str, Tensor], words: Tensor, eta: float) -> dict[str, Tensor]:
+    """Return ``θ + ηu`` by parameter, for a packed direction ``u`` of all of them."""
+    out: dict[str, Tensor] = {}
+    start, kernel, size = 0, _add_signs() if words.is_cuda else None, 1024
+    unpacked: Tensor | None = None
+    for name, p in own.items():
+        count = p.numel()
+        plain = p.dtype == torch.float32 and p.is_contiguous() and p.device == words.device
+        if kernel is not None and plain:
+            out[name] = torch.empty_like(p)
+            with torch.cuda.device(p.device):
+                kernel[(-(-count // size),)](out[name], p, words, start, count, eta, SIZE=size)
+        else:
+            if unpacked is None:
+                unpacked = unpacked_signs(words, sum(each.numel() for each in own.values()))
+            u = unpacked[start : start + count].reshape(p.shape).to(p.device)
+            out[name] = torch.add(p, u, alpha=eta)
+        start += count
+    return out
+
+
+@cache
+def _add_signs() -> Any:
+    """Return the Triton kernel, or ``None`` if Triton is not installed."""
+    try:
+        from seepage.nn.jacobian.sign_kernel import add_signs
+    except ImportError:
+        return None
+    return add_signs
+
+
 def slopes_at(
     problem: NetworkProblem, batch: Batch, words: Tensor | None = None, eta: float = 0.0
 ) -> tuple[Tensor, Tensor]:
@@ -90,9 +123,8 @@ def slopes_at(
     own = problem.detached()
     parameters, fixed = own, nullcontext()
     if words is not None:
-        u = direction(problem, words)
         # Computed anew from θ each time: adding and then subtracting a step would round.
-        parameters = {name: torch.add(p, u[name], alpha=eta) for name, p in own.items()}
+        parameters = stepped(own, words, eta)
         # The padding row of an embedding has no gradient, so it does not move.
         fixed = ForwardOverParameters({id(parameters[name]): p for name, p in own.items()})
     z = batch.z.detach().requires_grad_()

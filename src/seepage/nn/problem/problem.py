@@ -91,15 +91,37 @@ class NetworkProblem:
 
     def __post_init__(self) -> None:
         self.sharded = self.sharded or is_sharded(self.net)
+        self._parts: tuple[tuple[nn.Module, ...], dict[str, nn.Parameter]] | None = None
+
+    @contextmanager
+    def listed(self) -> Iterator[None]:
+        """Open a context in which the network's modules and released parameters are listed once.
+
+        For a network of hundreds of modules, torch takes a millisecond to list its parameters, and
+        a step asks for them a dozen times.
+        """
+        before = self._parts
+        if before is None and not self.sharded:
+            self._parts = self.modules(), self.released()
+        try:
+            yield
+        finally:
+            self._parts = before
+
+    def modules(self) -> tuple[nn.Module, ...]:
+        """Return all modules of the network, each once."""
+        return tuple(self.net.modules()) if self._parts is None else self._parts[0]
 
     def released(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters, whose gradients are released."""
+        if self._parts is not None:
+            return dict(self._parts[1])
         net = spread(self.net) if self.sharded else self.net
         return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
     def device(self) -> torch.device:
         """Return the device of the released parameters."""
-        return next(p.device for p in self.net.parameters() if p.requires_grad)
+        return next(iter(self.released().values())).device
 
     def detached(self) -> dict[str, Tensor]:
         """Return the released parameters, detached from the autograd graph."""

@@ -361,13 +361,16 @@ class Embedding(View):
         return f"{part}the output of {self.module!r}"
 
     def _find(self, net: nn.Module) -> nn.Module:
-        modules = dict(net.named_modules())
-        if self.module not in modules or not self.module:
-            raise InputError(
-                f"The network has no module {self.module!r}{nearest(self.module, modules)}; use a "
-                "name from net.named_modules()."
-            )
-        return modules[self.module]
+        try:
+            if self.module:
+                return net.get_submodule(self.module)
+        except AttributeError:
+            pass
+        others = nearest(self.module, dict(net.named_modules()))
+        raise InputError(
+            f"The network has no module {self.module!r}{others}; use a name from "
+            "net.named_modules()."
+        )
 
 
 @dataclass(frozen=True, eq=False)
