@@ -17,7 +17,8 @@ Claims, each a ratio measured in one run:
   within 4.5. Compiled plain steps are printed as well. The same update with the clip's derivative
   bounded from above, by a step of the parameters (``"124M, conservative"``, ``"1.3B,
   conservative"``): within 2.4 plain steps in bf16, every record within a tenth of float32. The
-  clip's exact derivative at one step in 32 adds at most a tenth (``"124M, radial part"``).
+  clip's exact derivative at one step in 32 adds at most a tenth (``"wide, radial part"``,
+  ``"124M, radial part"``).
 
 ``--small`` runs everything at toy sizes, on any device, as a smoke test. Figures are written to
 ``benchmarks/results/`` with the name of the machine.
@@ -323,10 +324,11 @@ def bounded(device: torch.device, small: bool, repeats: int, size: str) -> dict[
     return {"times": found, "parameters": count, **apart, "claims": claims | apart["claims"]}
 
 
-def radial(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
+def radial(device: torch.device, small: bool, repeats: int, size: str) -> dict[str, Any]:
     """Measure what the clip's exact derivative at one step in 32 adds to an accounted step."""
-    title, net, x, y = gpt_batch(device, small)
-    view, how = snn.Embedding("tokens"), "parameters" if small else "auto"
+    title, net, x, y = wide_batch(device, small) if size == "wide" else gpt_batch(device, small)
+    view: snn.View = snn.Input() if size == "wide" else snn.Embedding("tokens")
+    how = "parameters" if small else "auto"
     safe = snn.Engine(net, "cross_entropy", view=view, method=how, clip_derivative="conservative")
     found = Stopwatch(device, min(repeats, 5)).compare(
         {
@@ -363,5 +365,5 @@ def steps_of(engine: snn.Engine) -> dict[str, Any]:
 if __name__ == "__main__":
     parts = {"mnist": mnist, "wide": wide} | {name: partial(text, size=name) for name in GPT_SIZES}
     parts |= {f"{name}, conservative": partial(bounded, size=name) for name in GPT_SIZES}
-    parts["124M, radial part"] = radial
+    parts |= {f"{name}, radial part": partial(radial, size=name) for name in ("wide", "124M")}
     sys.exit(run("accountant", __doc__.splitlines()[0], parts))

@@ -70,6 +70,26 @@ def test_a_resumed_share_is_the_same() -> None:
         accountant(2).load_state_dict(first.state_dict())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
+def test_on_a_card_the_same_uses_are_measured() -> None:
+    """The copy of the uses in the host's memory follows steps, loading and merging."""
+    x, y = data()
+    here, there = accountant(3), accountant(3)
+    there.engine.net.cuda()
+    for part in (range(6), range(6, 13)):
+        for k in part:
+            index = torch.nonzero(torch.rand(N, generator=torch.Generator().manual_seed(k)) < 0.5)
+            index = index.flatten()
+            here.observe(index, x[index], y[index])
+            there.observe(index, x[index].cuda(), y[index].cuda())
+        assert torch.equal(there.sums.uses.cpu(), here.sums.uses)
+        assert torch.equal(there.sums.counted.cpu(), here.sums.counted)
+        for run in (here, there):
+            run.load_state_dict(run.state_dict())
+            run.absorb(accountant(3))
+            run.tensors()["information.uses"].add_(1)  # as another process's share would
+
+
 def test_unsuitable_settings_are_refused() -> None:
     with pytest.raises(sp.InputError, match="measure_every must be at least 1 and a whole number"):
         accountant(0)

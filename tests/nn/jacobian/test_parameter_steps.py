@@ -17,7 +17,8 @@ import seepage.nn as snn
 import seepage.nn.jacobian.engine as engine_module
 from sampled import sampled
 from seepage.nn import Embedding, Engine, HardClip, Input, NoClip, SmoothClip
-from seepage.nn.jacobian.random_directions import random_direction
+from seepage.nn.jacobian.parameter_steps import stepped
+from seepage.nn.jacobian.random_directions import key_of, packed_signs, random_direction, signs
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -231,3 +232,39 @@ def test_checkpointed_networks_that_need_autocast(monkeypatch: pytest.MonkeyPatc
     truth = Engine(net.float(), "cross_entropy", clip=NoClip(), method="derivative")
     wanted = truth.step(x.float(), y, probes=20, pulls=True).traces.mean(1)
     assert abs(float(found.mean() / wanted.mean()) - 1) < 0.2
+
+
+CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
+
+
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=CARD)])
+def test_parameters_move_by_the_signs_of_the_direction(place: str) -> None:
+    """Sizes that do not fill a word, a transposed parameter and float64 included."""
+    chance = torch.Generator().manual_seed(1)
+    shapes = {"a": (7, 9), "b": (1,), "c": (5, 33), "d": (2, 3, 3000)}
+    own = {name: torch.randn(shape, generator=chance) for name, shape in shapes.items()}
+    own["c"] = own["c"].T
+    own["e"] = torch.randn(70, generator=chance, dtype=torch.float64)
+    count = sum(p.numel() for p in own.values())
+    every, start = signs(key_of("moves"), (count,), torch.zeros(0)), 0
+    there = {name: p.to(place) for name, p in own.items()}
+    moved = stepped(there, packed_signs(key_of("moves"), count, there["a"]), 0.25)
+    for name, p in own.items():
+        u = every[start : start + p.numel()].reshape(p.shape).to(p.dtype)
+        assert torch.equal(moved[name].cpu(), p + 0.25 * u), name
+        start += p.numel()
+
+
+def test_a_step_lists_the_network_once_and_the_next_step_sees_what_was_frozen() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    engine = Engine(net, "cross_entropy", clip_derivative="conservative", method="parameters")
+    x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    engine.step(x, y, update=True)
+    listings = []
+    listed = net.named_parameters
+    net.named_parameters = lambda *a, **k: listings.append(1) or listed(*a, **k)  # type: ignore[method-assign]
+    assert set(engine.step(x, y, update=True).gradient) == {n for n, _ in listed()}
+    assert len(listings) <= 3  # torch's own listings included
+    net[0].requires_grad_(False)
+    assert set(engine.step(x, y, update=True).gradient) == {"2.weight", "2.bias"}

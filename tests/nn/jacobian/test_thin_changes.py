@@ -377,3 +377,23 @@ def test_recorded_passes_on_cuda_give_what_single_launches_do(
 class _Everything(set[Any]):
     def __contains__(self, item: object) -> bool:
         return True
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
+def test_recorded_pulls_along_the_gradient_follow_the_parameters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net, x, y, view = case("texts")
+    net, x, y = net.float().cuda(), x.cuda(), y.cuda()
+    net.checkpointed = False
+    always, never = (Engine(net, "cross_entropy", view=view) for _ in range(2))
+    monkeypatch.setattr(replays, "_BOUND", 0.0)
+    never._replays._plain = _Everything()
+    for _ in range(6):
+        drawn = torch.randint(0, 90, (2, 3, 40), device="cuda")
+        recorded, launched = (engine.radial_pull(*drawn) for engine in (always, never))
+        for one, other in zip(recorded, launched, strict=True):
+            assert torch.allclose(one, other, rtol=1e-4, atol=1e-6 * float(other.abs().max()))
+        for p in net.parameters():
+            p.data.add_(torch.randn_like(p), alpha=0.01)  # recordings must see the new parameters
+    assert len(always._replays._recordings) == 1

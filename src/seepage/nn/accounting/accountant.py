@@ -29,10 +29,9 @@ from seepage.nn.jacobian.finite_changes import StepErrors
 from seepage.nn.jacobian.parameter_steps import ParameterStep
 from seepage.nn.privacy.randomness import UNSTATED, check_randomness
 from seepage.nn.privacy.run_privacy import Entry
-from seepage.nn.problem.arrays import sent_to
 from seepage.nn.problem.clipping import Clip, NoClip, make_clip
 from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import View, rows_of
+from seepage.nn.problem.views import View, rows_of, sent_to
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
 from seepage.nn.sampling.batch_check import SamplerCheck, checked_index
 from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
@@ -294,7 +293,7 @@ class FisherAccountant(MeasuredRun):
             The losses, gradient norms and traces of the batch.
         """
         chosen = checked_index(index, len(y), self.n, self._open)
-        if self._survey_is_due():
+        if self.passes is not None and self._survey_is_due(self.passes):
             raise InputError(
                 f"With survey_every, all records must be measured before step {self.steps}; call "
                 "survey(everyone) before every observe(). The call has an effect only at the steps "
@@ -349,7 +348,7 @@ class FisherAccountant(MeasuredRun):
             raise InputError(
                 "The accountant was created without survey_every; create it with survey_every=…."
             )
-        if not self._survey_is_due():
+        if not self._survey_is_due(self.passes):
             return False
         shape = (2, 2, self.n)  # with and without κ, means and variances
         moments = torch.zeros(shape, dtype=torch.float64)
@@ -417,10 +416,10 @@ class FisherAccountant(MeasuredRun):
             (torch.stack((factors * mean, factors**2 * variance)), torch.stack((mean, variance)))
         )
 
-    def _survey_is_due(self) -> bool:
-        if self.passes is None or self._surveyed == self.steps or len(self._open):
+    def _survey_is_due(self, passes: Survey) -> bool:
+        if self._surveyed == self.steps or len(self._open):
             return False
-        return self.passes.due(self.steps)
+        return passes.due(self.steps)
 
     def close_step(self) -> None:
         """Count the observed step as taken."""

@@ -33,7 +33,7 @@ from seepage.nn.privacy.run_privacy import (
     relation_of,
     renyi,
 )
-from seepage.nn.problem.arrays import sent_to
+from seepage.nn.problem.views import sent_to
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import OTHER, POISSON
 from seepage.support.number_check import check_choice

@@ -102,7 +102,6 @@ from seepage.nn.jacobian.tangents import (
     radial_pull,
     summed_change,
 )
-from seepage.nn.problem.arrays import sent_to
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
@@ -115,6 +114,7 @@ from seepage.nn.problem.views import (
     batch_size,
     leaves,
     rows_of,
+    sent_to,
 )
 from seepage.support.number_check import check_choice, check_positive
 
@@ -282,88 +282,75 @@ class Engine:
             is all records.
         """
         with self.problem.listed():
-            return self._step(x, y, probes, key, index, update, pulls, measured)
-
-    def _step(
-        self,
-        x: Inputs,
-        y: Tensor,
-        probes: int,
-        key: object,
-        index: Tensor | None,
-        update: bool,
-        pulls: bool,
-        measured: Tensor | None,
-    ) -> Step:
-        count = batch_size(x)
-        own = torch.arange(count) if index is None else torch.as_tensor(index)
-        if own.shape != (count,):
-            raise InputError(
-                f"index must contain one number for each record of the batch ({count} in all)."
-            )
-        if count == 0:
-            if self.problem.sharded:  # the others wait for this process's shards
-                company = self.in_company(x, y)
-                self.step(*company, probes=probes, key=key, update=update, pulls=pulls)
-            return self._empty(x, probes, update, pulls)
-        if self.problem.sharded:
-            if measured is not None:
+            count = batch_size(x)
+            own = torch.arange(count) if index is None else torch.as_tensor(index)
+            if own.shape != (count,):
                 raise InputError(
-                    "A network sharded across processes is measured at every step; leave out "
-                    "measure_every."
+                    f"index must contain one number for each record of the batch ({count} in all)."
                 )
-            self._keep_together(x, y)
-        keys = [key_of(self.seed, key, k) for k in range(probes)]
-        way = self.way(x, y) if probes > 0 and not pulls else "derivative"
-        if probes and self.directions == "coordinates":
-            self._refuse_coordinates(way, pulls)
-            return self._coordinate_step(x, y, keys, own, update)
-        training = update or index is not None
-        if probes and not pulls and self.moves_parameters(x, y, training):
-            return self._parameter_step(x, y, keys, update, measured)
-        if measured is not None and probes and not bool(measured.all()):
-            part = {"probes": probes, "key": key, "index": own[measured], "pulls": pulls}
-            whole = self.step(x, y, probes=0, index=own, update=update)
-            some = self.step(rows_of(x, measured), y[measured.to(y.device)], **part)
-            return replace(whole, traces=_spread(some.traces, measured))
-        if way != "derivative":
-            step = self._thin_step if way == "thin" else self._finite_step
-            return step(x, y, keys, own, update)
-        clipped = not isinstance(self.clip, NoClip)
-        if not probes:
-            network = self._validator.watched(x, y, rules=clipped)
-            work = partial(self._unprobed, network, update)
-            return _joined(self._in_chunks(x, y, 3, work, network))
-        kind, network = self._derivative_of_probes(x, y)
-        thin = kind == "pulls"
-        self._check(network, x, y, kind)
-        if thin or pulls or not clipped:
+            if count == 0:
+                if self.problem.sharded:  # the others wait for this process's shards
+                    company = self.in_company(x, y)
+                    self.step(*company, probes=probes, key=key, update=update, pulls=pulls)
+                return self._empty(x, probes, update, pulls)
+            if self.problem.sharded:
+                if measured is not None:
+                    raise InputError(
+                        "A network sharded across processes is measured at every step; leave out "
+                        "measure_every."
+                    )
+                self._keep_together(x, y)
+            keys = [key_of(self.seed, key, k) for k in range(probes)]
+            way = self.way(x, y) if probes > 0 and not pulls else "derivative"
+            if probes and self.directions == "coordinates":
+                self._refuse_coordinates(way, pulls)
+                return self._coordinate_step(x, y, keys, own, update)
+            training = update or index is not None
+            if probes and not pulls and self.moves_parameters(x, y, training):
+                return self._parameter_step(x, y, keys, update, measured)
+            if measured is not None and probes and not bool(measured.all()):
+                part = {"probes": probes, "key": key, "index": own[measured], "pulls": pulls}
+                whole = self.step(x, y, probes=0, index=own, update=update)
+                some = self.step(rows_of(x, measured), y[measured.to(y.device)], **part)
+                return replace(whole, traces=_spread(some.traces, measured))
+            if way != "derivative":
+                step = self._thin_step if way == "thin" else self._finite_step
+                return step(x, y, keys, own, update)
+            clipped = not isinstance(self.clip, NoClip)
+            if not probes:
+                network = self._validator.watched(x, y, rules=clipped)
+                work = partial(self._unprobed, network, update)
+                return _joined(self._in_chunks(x, y, 3, work, network))
+            kind, network = self._derivative_of_probes(x, y)
+            thin = kind == "pulls"
+            self._check(network, x, y, kind)
+            if thin or pulls or not clipped:
 
-            @cache
-            def draw() -> list[Directions]:  # drawn when needed, while the device is busy
-                drawn = ((self.seed, key, k) for k in range(probes))
-                return [random_direction(self.problem, *each, thin=thin) for each in drawn]
+                @cache
+                def draw() -> list[Directions]:  # drawn when needed, while the device is busy
+                    drawn = ((self.seed, key, k) for k in range(probes))
+                    return [random_direction(self.problem, *each, thin=thin) for each in drawn]
 
-            probe = partial(thin_probe if thin else dense_probe, network, draw=draw)
-            copies = (4 if thin else 8) + 3 * (probes - 1)
-            from_probes = partial(self._from_probes, network, probe, update, pulls)
-            return _joined(self._in_chunks(x, y, copies, from_probes, network))
+                probe = partial(thin_probe if thin else dense_probe, network, draw=draw)
+                copies = (4 if thin else 8) + 3 * (probes - 1)
+                from_probes = partial(self._from_probes, network, probe, update, pulls)
+                return _joined(self._in_chunks(x, y, copies, from_probes, network))
 
-        def from_tangents(batch: Batch, rows: slice) -> Step:
-            shape = tuple(batch.z.shape[1:])
-            v = torch.stack([row_signs(k, own[rows], shape, batch.z) for k in keys])
-            products = inner_products(network, batch, self.masked(v, 2), keep=update)
-            gradient = {}
-            if update:
-                weights = self.clip.factor(products.norms)
-                gradient = weighted_sums(products.gradients, weights, self.problem.detached())
-            if self.clip_derivative == "exact":
-                traces = products.clipped(self.clip).T
-            else:
-                traces = (products.dd * self.clip.conservative(products.norms)).T
-            return Step(products.losses, products.norms, traces, gradient)
+            def from_tangents(batch: Batch, rows: slice) -> Step:
+                shape = tuple(batch.z.shape[1:])
+                v = torch.stack([row_signs(k, own[rows], shape, batch.z) for k in keys])
+                products = inner_products(network, batch, self.masked(v, 2), keep=update)
+                gradient = {}
+                if update:
+                    weights = self.clip.factor(products.norms)
+                    gradient = weighted_sums(products.gradients, weights, self.problem.detached())
+                if self.clip_derivative == "exact":
+                    traces = products.clipped(self.clip).T
+                else:
+                    traces = (products.dd * self.clip.conservative(products.norms)).T
+                return Step(products.losses, products.norms, traces, gradient)
 
-        return _joined(self._in_chunks(x, y, 5 + 3 * (probes - 1), from_tangents, network))
+            return _joined(self._in_chunks(x, y, 5 + 3 * (probes - 1), from_tangents, network))
 
     def norms(self, x: Inputs, y: Tensor) -> Tensor:
         """Return the norm of every record's gradient, before clipping."""

@@ -1,4 +1,4 @@
-"""Brings data to a network: data frames and NumPy arrays as tensors, positions to its device."""
+"""Reads batches given as data frames or NumPy arrays into tensors for a network."""
 
 from __future__ import annotations
 
@@ -36,13 +36,6 @@ def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | Non
             )
         y = _tensor(labels).to(like.device)
     return x, y, table
-
-
-def sent_to(positions: Tensor, device: torch.device) -> Tensor:
-    """Return positions on a device, without waiting for the work that the device has queued."""
-    if device.type != "cuda" or positions.is_cuda:
-        return positions.to(device)
-    return positions.pin_memory().to(device, non_blocking=True)
 
 
 def _tensor(values: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:

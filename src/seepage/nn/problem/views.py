@@ -581,6 +581,13 @@ def on_device(x: Any, device: torch.device) -> Any:
     return tree_map_only(Tensor, lambda value: value.to(device), plain)
 
 
+def sent_to(positions: Tensor, device: torch.device) -> Tensor:
+    """Return positions on a device, without waiting for the work that the device has queued."""
+    if device.type != "cuda" or positions.is_cuda:
+        return positions.to(device)
+    return positions.pin_memory().to(device, non_blocking=True)
+
+
 # Running a network --------------------------------------------------------------------------------
 
 
