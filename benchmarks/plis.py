@@ -90,6 +90,8 @@ def measure(
     size: str = "",
 ) -> dict[str, Any]:
     """Compare PLIS with a plain step for one network, and print where its time goes."""
+    short = device.type == "cuda" and torch.get_float32_matmul_precision() == "high"
+    limit = TF32_LIMITS.get(size, LIMIT) if short else LIMIT
     clip = snn.SmoothClip(THRESHOLD)
     engine = snn.Engine(net, "cross_entropy", clip=clip, view=view)
 
@@ -130,13 +132,12 @@ def measure(
         print(f"  {name}: {seconds:.4f} s, {seconds / base:.2f} plain steps")
     print(f"  ({size} records at a time)")
     ratio = found["privacy loss and PLIS"]["seconds"] / base
-    short = device.type == "cuda" and torch.get_float32_matmul_precision() == "high"
-    limit = TF32_LIMITS.get(size, LIMIT) if short else LIMIT
     return {
         "times": found,
         "parts": parts.spent,
         "records at a time": size,
         "parameters": count,
+        "float32 products": torch.get_float32_matmul_precision(),
         "claims": {"PLIS over a plain step": [ratio, limit, ratio <= limit]},
     }
 

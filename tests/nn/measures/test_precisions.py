@@ -134,3 +134,16 @@ def test_autocast_and_short_products_are_left_out_of_checks(device: str) -> None
     finally:
         torch.set_float32_matmul_precision(before)
     assert np.isfinite(np.asarray(found.values.float().cpu())).all()
+
+
+@pytest.mark.parametrize("place", DEVICES)
+def test_pulls_along_the_gradient_of_convolutions_under_autocast(place: str) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3, stride=2), nn.SiLU(), nn.Flatten()]
+    net = nn.Sequential(*layers, nn.Linear(72, 3)).to(place)
+    x, y = torch.randn(6, 2, 9, 9).to(place), torch.tensor([0, 1, 2, 0, 1, 2]).to(place)
+    single = sp.nn.Engine(net, "cross_entropy").radial_pull(x, y)[0]
+    with torch.autocast(place, torch.bfloat16):
+        short = sp.nn.Engine(net, "cross_entropy").radial_pull(x, y)[0]
+    apart = (short.float() - single).flatten(1).norm(dim=1) / single.flatten(1).norm(dim=1)
+    assert float(apart.max()) < 0.05

@@ -291,7 +291,13 @@ class KernelMovement:
         """Return the gradient at inputs of this shape, given the gradient at the outputs."""
         like = delta.new_empty(1).expand(shape)  # only its shape is used
         out: Tensor = torch.ops.aten.convolution_backward(
-            delta, like, weight, None, *self._arguments(), [True, False, False]
+            # Autocast gave the outputs shorter numbers, but does not reach this function.
+            delta,
+            like,
+            weight.to(delta.dtype),
+            None,
+            *self._arguments(),
+            [True, False, False],
         )[0]
         return out
 
@@ -337,7 +343,7 @@ class _ConvolutionBack(Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
         (weight,) = ctx.saved_tensors
-        return ctx.movement.forward(v, weight, None), None, None, None
+        return ctx.movement.forward(v, weight.to(v.dtype), None), None, None, None
 
 
 # Each returns NotImplemented for cases it does not cover.
