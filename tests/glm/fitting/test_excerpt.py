@@ -198,3 +198,13 @@ def test_one_chunk_and_wide_tables_have_no_excerpt(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "_CHUNK", ROWS * COLUMNS)
     assert data.excerpt(ROWS // 2) == []
     assert model.fit(data).n_iter_ == steps > 3
+
+
+def test_files_with_other_row_groups_than_before_are_fitted_from_zero(tmp_path):
+    X, y, weight = people("logistic")
+    data = sp.parquet(stored(tmp_path, X, y, weight), target="y", columns=NAMES)
+    first = fitted("logistic", data)
+    stored(tmp_path, X, y, weight, group=3 * GROUP)
+    with pytest.raises(InputError, match="not a complete Parquet file"):
+        data.excerpt(ROWS // 2)
+    np.testing.assert_allclose(fitted("logistic", data), first, rtol=1e-12)

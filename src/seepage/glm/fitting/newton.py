@@ -33,6 +33,7 @@ from seepage.glm.fitting.objective import (
     norm,
 )
 from seepage.glm.losses import Categorical
+from seepage.support.chunks import give_back_memory
 from seepage.tables.source import Array, as_numpy
 
 _MOST_STEPS = 200  # damped steps; all families end within some dozens, or never
@@ -212,9 +213,11 @@ def _on_excerpt(objective: Objective) -> tuple[Excerpt | None, Array | None]:
     """Return some of a source's records and the minimiser on them; ``None`` if there is none."""
     excerpt = excerpt_of(objective)
     try:
-        return excerpt, None if excerpt is None else minimise(excerpt.objective).parameters
+        start = None if excerpt is None else minimise(excerpt.objective).parameters
     except (InputError, FloatingPointError):
         return None, None
+    give_back_memory()  # that of reading, before the passes over all records
+    return excerpt, start
 
 
 def _line_search(
