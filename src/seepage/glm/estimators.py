@@ -55,7 +55,8 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
 
         A torch tensor is fitted on its own device, and ``coef_`` is a tensor on the same device. If
         ``X`` is ``seepage.parquet`` data, a Dask data frame, or a path with column names for ``y``
-        and ``sample_weight``, the rows are read in chunks, about once per Newton step.
+        and ``sample_weight``, the rows are read in chunks: once per Newton step, of which Parquet
+        files need about three, since the search starts from the minimiser on some of their rows.
         """
         intercept = bool(self.fit_intercept)
         if is_streamed(X):

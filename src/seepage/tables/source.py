@@ -171,6 +171,13 @@ class RowSource(ABC):
         beside = {name: np.concatenate([c.extra[name] for c in chunks]) for name in extra}
         return Chunk(X, y, weight, 0, beside)
 
+    def excerpt(self, rows: int) -> list[Chunk]:
+        """Return about this many rows, taken from all over the table, as small chunks.
+
+        There are none where the table is one chunk, or where they would take a pass over all rows.
+        """
+        return []
+
     def train(self, model: Any) -> Any:
         """Fit a model on the rows."""
         return model.fit(self)
@@ -255,6 +262,11 @@ class ChangedSource(RowSource):
         """Return the sum of the function's results over the remaining rows."""
         answer: Answer = self._source.total(self._ask(function), what, extra).given[0]
         return answer
+
+    def excerpt(self, rows: int) -> list[Chunk]:
+        """Return those rows of the source's excerpt that remain, changed."""
+        changed = map(self._change, self._source.excerpt(rows))
+        return [chunk for chunk in changed if chunk is not None]
 
     def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
         return partial(_of_changed, change=self._change, function=function)

@@ -9,8 +9,9 @@ import pytest
 
 from seepage.auditing.intake import parquet
 from seepage.auditing.intake.files import read_file, steps_of
-from seepage.auditing.intake.parquet import TableInChunks
+from seepage.auditing.intake.parquet import AuditedRows, TableInChunks
 from seepage.auditing.questions import FileOptions
+from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
 from seepage.streams.disk.files import open_batches
 
@@ -221,3 +222,19 @@ def test_a_folder_is_read_whole_only_if_it_fits(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "MOST_BYTES", 8 * 4 * 2 - 1)
     with pytest.raises(InputError, match=r"4 rows and 2 columns, .* audit a sample of its rows"):
         table.whole()
+
+
+def test_runs_of_rows_are_cleaned_like_all_rows(tmp_path):
+    """From the middle of the files; not where dropped rows shift those after them."""
+    for k in range(2):
+        part = pa.table({" a": [4.0 * k + j for j in range(4)], "b": ["x ", "y", "n/a", " z"]})
+        pq.write_table(part, tmp_path / f"{k}.parquet", row_group_size=3)
+    rows = AuditedRows(open_batches(tmp_path), first=100)
+    every = [p.batch.to_pylist() for p in rows.read(["a", "b", ROW], 9)]
+    whole = [record for records in every for record in records]
+    runs = list(rows.runs(["a", "b", ROW], 2, [1, 6], 2))
+    for start, piece in runs:
+        assert piece.batch.to_pylist() == whole[start : start + piece.batch.num_rows]
+    assert sorted(s + j for s, p in runs for j in range(p.batch.num_rows)) == [1, 2, 6, 7]
+    assert [whole[1][ROW], whole[1]["b"]] == [101, "y"]
+    assert list(rows.complete(["b"]).runs(["a"], 2, [1, 6], 2)) == []

@@ -124,24 +124,40 @@ class AuditedRows(Batches):
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
         """Yield these columns in row order, at most ``size`` rows at a time."""
         at = self._first
+        for piece in self._inner.read(self._wanted(columns), size):
+            yield self._cleaned(piece, columns, at)
+            at += piece.batch.num_rows
+
+    def runs(
+        self, columns: Sequence[str], size: int, starts: Sequence[int], rows: int
+    ) -> Iterator[tuple[int, Piece]]:
+        """Yield runs of rows, unless rows are dropped, which would take a pass to count."""
+        if not self._needed:
+            for start, piece in self._inner.runs(self._wanted(columns), size, starts, rows):
+                yield start, self._cleaned(piece, columns, self._first + start)
+
+    def _wanted(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns to read, as they are named in the data."""
+        every = dict.fromkeys([*columns, *self._needed])
+        return [self._given[name] for name in every if name != ROW]
+
+    def _cleaned(self, piece: Piece, columns: Sequence[str], at: int) -> Piece:
+        """Return columns of a piece whose first row has this number."""
+        rows = pa.array(np.arange(at, at + piece.batch.num_rows))
         every = list(dict.fromkeys([*columns, *self._needed]))
-        for piece in self._inner.read([self._given[n] for n in every if n != ROW], size):
-            rows = pa.array(np.arange(at, at + piece.batch.num_rows))
-            at += len(rows)
-            found = [
-                rows if n == ROW else clean_column(piece.batch.column(self._given[n]))
-                for n in every
-            ]
-            batch = pa.RecordBatch.from_arrays(found, names=every)
-            whole = complete_rows(batch, self._needed)
-            batch = batch.select(list(columns))
-            if not whole.all():
-                batch = batch.filter(pa.array(whole))
-            for place, name in enumerate(columns):
-                if name in self._labels:
-                    labels = self._labels[name](batch.column(place))
-                    batch = batch.set_column(place, name, labels)
-            yield Piece(batch, piece.file, piece.first)
+        found = [
+            rows if n == ROW else clean_column(piece.batch.column(self._given[n])) for n in every
+        ]
+        batch = pa.RecordBatch.from_arrays(found, names=every)
+        whole = complete_rows(batch, self._needed)
+        batch = batch.select(list(columns))
+        if not whole.all():
+            batch = batch.filter(pa.array(whole))
+        for place, name in enumerate(columns):
+            if name in self._labels:
+                labels = self._labels[name](batch.column(place))
+                batch = batch.set_column(place, name, labels)
+        return Piece(batch, piece.file, piece.first)
 
     def holds(self, path: Path) -> bool:
         """Return whether a file written to this path would become one of the input files."""

@@ -17,11 +17,13 @@ from scipy.optimize import linprog
 from scipy.optimize import minimize as scipy_minimize
 
 from seepage.errors import InputError, NotConvergedError
+from seepage.glm.fitting.excerpt import Excerpt, excerpt_of
 from seepage.glm.fitting.objective import (
     PERFECT_FIT,
     STEP,
     Asked,
     CholeskyFactor,
+    Coordinates,
     Objective,
     Sums,
     check_columns,
@@ -31,6 +33,7 @@ from seepage.glm.fitting.objective import (
     norm,
 )
 from seepage.glm.losses import Categorical
+from seepage.support.chunks import give_back_memory
 from seepage.tables.source import Array, as_numpy
 
 _MOST_STEPS = 200  # damped steps; all families end within some dozens, or never
@@ -69,17 +72,28 @@ def minimise(
     are read once per step, and the search ends after a tiny step.
 
     The search starts from zero or from the given parameters; parameters of a similar problem save
-    most steps. If column names are given, linearly dependent columns raise an error that names
-    them. Otherwise, linear dependence is not checked. Data without a minimiser (separable classes,
-    no penalty) raise an error, as do data for which rounding prevents convergence.
+    most steps. Data in chunks start from the minimiser on some of them
+    (:mod:`seepage.glm.fitting.excerpt`), or from zero if that misleads the search.
+
+    If column names are given, linearly dependent columns raise an error that names them. Otherwise,
+    linear dependence is not checked. Data without a minimiser (separable classes, no penalty) raise
+    an error, as do data for which rounding prevents convergence.
     """
+    given, excerpt = objective, None
     objective, coordinates = objective.conditioned()
+    if start is None and objective.rereads:
+        excerpt, start = _on_excerpt(objective)
+        if excerpt is not None and excerpt.centre is not None:
+            objective, coordinates = objective.less(excerpt.centre), Coordinates(excerpt.centre)
+            excerpt = excerpt.less(excerpt.centre)
     start = None if start is None else coordinates.into(start)
     theta = objective.zeros() if start is None else _gauge_free(objective, start)
     # With so many parameters a Hessian costs more than many gradients.
     far = start is None and math.prod(objective.shape) >= 1000 and not objective.rereads
     point = objective.at(theta, _WITHOUT_HESSIAN if far and objective.ridge > 0 else STEP)
-    shifted = objective.near_zero(point.hessian)
+    if excerpt is not None and not excerpt.represents(point):
+        return minimise(given, given.zeros(), names)
+    shifted = objective.near_zero(point.hessian) if excerpt is None else None
     if shifted is not None:
         objective, coordinates = shifted
         point = objective.at(coordinates.into(theta))
@@ -109,11 +123,15 @@ def minimise(
         if settled and objective.rereads:
             last = _gauge_free(objective, point.theta + step)
             return Minimum(coordinates.back(last), steps, relative)
-        nearer = (
-            None
-            if settled or exhausted
-            else _line_search(objective, point, step, once=objective.rereads)
-        )
+        nearer = None
+        if not (settled or exhausted):
+            if excerpt is not None and not flat:
+                step = excerpt.corrected(step, point, factor)
+            first = excerpt is not None and steps == 1
+            trials, once = 1 if first else 60, objective.rereads
+            nearer = _line_search(objective, point, step, once=once, trials=trials)
+            if first and nearer is None:  # the excerpt has misled the search
+                return minimise(given, given.zeros(), names)
         if nearer is None:
             before = norm(point.gradient)
             point = point if objective.rereads else _polish(objective, point, factor)
@@ -191,7 +209,20 @@ def _at_rest(objective: Objective, theta: Array) -> bool:
     return _relative_step(objective, point, _newton_step(point, factor)) <= 1e-9
 
 
-def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> Sums | None:
+def _on_excerpt(objective: Objective) -> tuple[Excerpt | None, Array | None]:
+    """Return some of a source's records and the minimiser on them; ``None`` if there is none."""
+    excerpt = excerpt_of(objective)
+    try:
+        start = None if excerpt is None else minimise(excerpt.objective).parameters
+    except (InputError, FloatingPointError):
+        return None, None
+    give_back_memory()  # that of reading, before the passes over all records
+    return excerpt, start
+
+
+def _line_search(
+    objective: Objective, point: Sums, step: Array, *, once: bool, trials: int
+) -> Sums | None:
     """Return the first of θ + s, θ + s/2, … that decreases the objective enough, if any.
 
     ``once`` computes all sums at each trial point, so that the data are not read again.
@@ -201,7 +232,7 @@ def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> 
     # Differences of the objective below this are rounding, no reason to reject a step.
     rounding = 1e3 * float(xp.finfo(step.dtype).eps) * abs(point.value)
     length = 1.0
-    for _ in range(60):
+    for _ in range(trials):
         there = point.theta + length * step
         # The whole step mostly succeeds, so everything is computed there; later, the value first.
         trial = objective.at(there, STEP if once or length == 1.0 else ("value",))

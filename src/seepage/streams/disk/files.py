@@ -41,6 +41,15 @@ class Batches(ABC):
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
         """Yield these columns in row order, at most ``size`` rows at a time."""
 
+    def runs(
+        self, columns: Sequence[str], size: int, starts: Sequence[int], rows: int
+    ) -> Iterator[tuple[int, Piece]]:
+        """Yield the ``rows`` rows from each start on, with the position of each piece's first row.
+
+        There are none where rows in the middle cannot be read without those before them.
+        """
+        return iter(())
+
     def holds(self, path: Path) -> bool:
         """Return whether a file written to this path would be among the input files."""
         return False
@@ -118,6 +127,36 @@ class ParquetFiles(Batches):
                 _check_content(batch, name)
                 yield Piece(batch, name, at)
                 at += batch.num_rows
+
+    def runs(
+        self, columns: Sequence[str], size: int, starts: Sequence[int], rows: int
+    ) -> Iterator[tuple[int, Piece]]:
+        """Yield the ``rows`` rows from each start on, with the position of each piece's first row.
+
+        A row group can be read only from its first row, so each is read up to the last row needed.
+        """
+        first = 0
+        for k, groups in enumerate(self._groups):
+            of_file = first
+            for g, count in enumerate(groups):
+                stop = first + count
+                wanted = [
+                    (max(start, first), min(start + rows, stop))
+                    for start in starts
+                    if start < stop and first < start + rows
+                ]
+                group = self._part(k, slice(g, g + 1))
+                for piece in group.read(columns, size) if wanted else ():
+                    at = of_file + piece.first
+                    held = at + piece.batch.num_rows
+                    for low, high in wanted:
+                        low, high = max(low, at), min(high, held)
+                        if low < high:
+                            batch = piece.batch.slice(low - at, high - low)
+                            yield low, Piece(batch, piece.file, low - of_file)
+                    if held >= wanted[-1][1]:
+                        break
+                first = stop
 
     def parts(self) -> list[Batches]:
         """Return the row groups of every file, grouped into parts.

@@ -165,6 +165,23 @@ class ParquetRows(RowSource):
         """Return all rows as one chunk, unless there are too many or they are on a cluster."""
         return super().taken(most, extra) if self.batches.spread() is None else None
 
+    def excerpt(self, rows: int) -> list[Chunk]:
+        """Return about this many rows, a run from each of 32 equal shares of the table.
+
+        The place of a run in its share varies, since rows may be sorted, as a whole or within each
+        row group.
+        """
+        n, size = len(self), chunk_rows(len(self.names))
+        if n <= size or self.batches.spread() is not None:
+            return []
+        share = n / 32
+        each = int(min(rows / 32, share))
+        # The multiples of the golden ratio, modulo 1, lie evenly and repeat no period.
+        places = (k + 0.618034 * k % 1.0 * (1 - each / share) for k in range(32))
+        starts = [int(share * place) for place in places]
+        runs = self.batches.runs(self.coding.columns, min(size, _WIDE), starts, each)
+        return [self.coding.encode([piece], start, ()) for start, piece in runs]
+
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
         """Write the tables that the function returns for each chunk to one Parquet file."""
         if self.batches.holds(path):
