@@ -165,11 +165,17 @@ class BatchedRefits:
         steep = np.linalg.norm(self.slopes_at_rest, axis=1)
         curved = np.einsum("nkk->n", model.curvatures)
         e = 4 * EPS * (steep + curved * (1 + margins.max(axis=1)))
-        for piece in row_slices(len(model.X), 2 * self.outputs.count * len(self.inverse)):
-            solved = model.gram_solver.solved(np.arange(len(model.X))[piece, None])
-            reach = np.linalg.norm(model.seen(solved), axis=(1, 2))
-            moved += float(np.sum(model.weight[piece] * e[piece] * reach))
-        least = np.maximum(np.linalg.eigvalsh(model.curvatures)[:, 0], 0.0)
+        if self.outputs.count == 1:
+            reach = np.sqrt(np.maximum(model.gram_solver.own_products[1], 0.0))
+            moved = float(np.sum(model.weight * e * reach))
+            least = np.maximum(model.curvatures[:, 0, 0], 0.0)
+        else:
+            for piece in row_slices(len(model.X), 2 * self.outputs.count * len(self.inverse)):
+                rows = np.arange(*piece.indices(len(model.X)))
+                solved = model.gram_solver.solved(rows[:, None])
+                reach = np.linalg.norm(model.seen(solved), axis=(1, 2))
+                moved += float(np.sum(model.weight[piece] * e[piece] * reach))
+            least = np.maximum(np.linalg.eigvalsh(model.curvatures)[:, 0], 0.0)
         with np.errstate(divide="ignore"):
             each = np.where(model.weight * e > 0, model.weight * e**2 / least, 0.0)
         together = float(np.sum(model.weight * e * np.sqrt(self._squares)))
