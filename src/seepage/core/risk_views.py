@@ -81,7 +81,6 @@ _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
 _FREE_FITS = 2000  # fits of whole procedures allowed unless all are asked for: half a minute
 _EXACT = 1e-6  # the relative width of an interval up to which it is a number
 _PRODUCTS_HELD = 1 << 27  # inner products held at a time
-_INTEGRALS_AT_ONCE = 8  # records between which a largest gain is looked for
 _MOST_DISTINCT = 1 << 20  # the most different values of a column that are counted
 
 
@@ -539,14 +538,14 @@ class Candidates:
             most = guess_limit(moves.between(), believed)
             low, high, error = baseline - doubt, most + doubt, np.zeros(len(most))
             order, largest = np.argsort(baseline - high, kind="stable")[:integrals], beyond
-            for start in range(0, len(order), _INTEGRALS_AT_ONCE):
-                some = order[start : start + _INTEGRALS_AT_ONCE]
-                if high[some[0]] - baseline[some[0]] <= largest:
+            for place in order:
+                if high[place] - baseline[place] <= largest:
                     break
-                found = self.answer(moves.of(some), believed[some], doubt[some], seed)
-                low[some], error[some] = found[0], found[2]
-                high[some] = np.minimum(high[some], found[1])
-                largest = max(largest, float(np.max(high[some] - baseline[some])))
+                one = np.array([place])
+                found = self.answer(moves.of(one), believed[one], doubt[one], seed)
+                low[one], error[one] = found[0], found[2]
+                high[one] = np.minimum(high[one], found[1])
+                largest = max(largest, float(high[place] - baseline[place]))
             return np.maximum(low, 0.0), np.minimum(high, 1.0), error
         if self.covered is None and believed.shape[1] == 2:
             least, most = moves.apart()
