@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -55,7 +56,13 @@ def _command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[
     def register(function: Callable[..., None]) -> None:
         @wraps(function)
         def run(**given: Any) -> None:
-            _made(function, given)
+            # A command imports thousands of modules and functions, none of which are garbage.
+            threshold = gc.get_threshold()
+            gc.set_threshold(20_000, *threshold[1:])
+            try:
+                _made(function, given)
+            finally:
+                gc.set_threshold(*threshold)
 
         parameters = list(_flat(function))
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

@@ -508,6 +508,13 @@ def test_a_prior_of_its_own_for_every_record_that_is_read_in_chunks(
     monkeypatch.setattr("seepage.core.risk_views._MOST_DISTINCT", 20)
     with pytest.raises(sp.InputError, match="more than 20 different values"):
         leak.within("x0", 0.5)
+    # The values given are all that is counted.
+    values = np.linspace(-1, 1, 9)
+    found = leak.within("x0", 0.5, values=values)
+    observed = np.asarray(problem.X)[:, 0]
+    shares = np.bincount(np.abs(observed[:, None] - values).argmin(axis=1), minlength=9) / N
+    covered = (values[None] >= values[:, None]) & (values[None] <= values[:, None] + 1 + 1e-9)
+    assert found.baseline == pytest.approx((covered @ shares).max())
 
 
 def test_a_record_replaced_by_itself_moves_nothing() -> None:

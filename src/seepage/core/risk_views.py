@@ -81,7 +81,6 @@ _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
 _FREE_FITS = 2000  # fits of whole procedures allowed unless all are asked for: half a minute
 _EXACT = 1e-6  # the relative width of an interval up to which it is a number
 _PRODUCTS_HELD = 1 << 27  # inner products held at a time
-_INTEGRALS_AT_ONCE = 8  # records between which a largest gain is looked for
 _MOST_DISTINCT = 1 << 20  # the most different values of a column that are counted
 
 
@@ -539,14 +538,14 @@ class Candidates:
             most = guess_limit(moves.between(), believed)
             low, high, error = baseline - doubt, most + doubt, np.zeros(len(most))
             order, largest = np.argsort(baseline - high, kind="stable")[:integrals], beyond
-            for start in range(0, len(order), _INTEGRALS_AT_ONCE):
-                some = order[start : start + _INTEGRALS_AT_ONCE]
-                if high[some[0]] - baseline[some[0]] <= largest:
+            for place in order:
+                if high[place] - baseline[place] <= largest:
                     break
-                found = self.answer(moves.of(some), believed[some], doubt[some], seed)
-                low[some], error[some] = found[0], found[2]
-                high[some] = np.minimum(high[some], found[1])
-                largest = max(largest, float(np.max(high[some] - baseline[some])))
+                one = np.array([place])
+                found = self.answer(moves.of(one), believed[one], doubt[one], seed)
+                low[one], error[one] = found[0], found[2]
+                high[one] = np.minimum(high[one], found[1])
+                largest = max(largest, float(high[place] - baseline[place]))
             return np.maximum(low, 0.0), np.minimum(high, 1.0), error
         if self.covered is None and believed.shape[1] == 2:
             least, most = moves.apart()
@@ -775,13 +774,14 @@ def _counted(
     columns: tuple[int, ...] | None,
     what: str,
     classes: bool = False,
+    grid: np.ndarray | None = None,
 ) -> tuple[Levels, Together | None]:
     """Return the values of the columns (or labels), and the people if each has a single value.
 
     A value counts once per person if no person has two different values, and otherwise once per
-    record.
+    record. With a ``grid``, each number counts as the nearest number of the grid.
     """
-    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=classes)
+    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=classes, grid=grid)
     if leak.person is not None:
         together = leak.person.together
         counted = [ask(chunk, sets=sets) for chunk, sets, _ in leak.source.holding(together.sets)]
@@ -795,12 +795,13 @@ def _levels_of_chunk(
     changes: Changes,
     columns: tuple[int, ...] | None,
     classes: bool,
+    grid: np.ndarray | None,
     sets: np.ndarray | None = None,
 ) -> Any:
     """Return the values of some columns of a chunk, or of its labels as the model uses them.
 
     With ``sets`` of records, each value counts once per set; the result is ``None`` if a set has
-    several values.
+    several values. A ``grid`` is as in :func:`_counted`.
     """
     if columns is None:
         here = changes(chunk)
@@ -816,6 +817,8 @@ def _levels_of_chunk(
         if not np.array_equal(numbers[members], numbers[own]):
             return None
         numbers = numbers[firsts]
+    if grid is not None and len(grid) and numbers.shape[1] == 1:
+        numbers = grid[np.searchsorted((grid[1:] + grid[:-1]) / 2, numbers)]
     values, counts = distinct_rows(numbers)
     return Levels(dict(zip(map(tuple, values.tolist()), counts.tolist(), strict=True)), known)
 
@@ -891,11 +894,7 @@ def to_within(
         columns = unknowns.columns or ()
         if len(columns) != 1:
             raise InputError(f"{about} has several columns; for a category, use leak.guess().")
-    level_counts, together = _counted(leak, changes, columns, "values")
-    observed, counts = level_counts.sorted()
-    if observed.shape[1] != 1:
-        raise InputError("This label is a class; use leak.guess().")
-    observed = observed[:, 0]
+    grid: np.ndarray | None = None
     if values is not None:
         try:
             grid = np.unique(np.asarray(values, dtype=float))
@@ -905,11 +904,16 @@ def to_within(
             raise InputError(
                 "values= must contain distinct finite numbers; remove duplicates, NaN and infinity."
             )
-    elif isinstance(prior, str) and prior == "equal":
+    level_counts, together = _counted(leak, changes, columns, "values", grid=grid)
+    observed, counts = level_counts.sorted()
+    if observed.shape[1] != 1:
+        raise InputError("This label is a class; use leak.guess().")
+    observed = observed[:, 0]
+    if grid is None and isinstance(prior, str) and prior == "equal":
         grid = np.linspace(observed.min(), observed.max(), 65)
-    elif len(observed) > 129:
+    elif grid is None and len(observed) > 129:
         grid = np.unique(np.quantile(np.repeat(observed, counts), np.linspace(0, 1, 129)))
-    else:
+    elif grid is None:
         grid = observed
     if len(grid) < 2:
         raise InputError(

@@ -298,7 +298,6 @@ def test_norms_are_kept_as_they_were():
     tally = IndividualCosts(2)
     for length in lengths:
         tally.add(torch.tensor([1]), 0.2, torch.tensor([length]))
-    tally.settle()
     ledger = Ledger((entry(len(lengths), 0.2, 0.5),))
     held = IndividualPrivacy(
         tally.orders, np.zeros((2, 1)), np.zeros((2, 1)), None, ledger, tally.norms.numpy()

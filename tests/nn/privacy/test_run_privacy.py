@@ -218,6 +218,18 @@ def test_the_loss_of_nobody_is_said_in_words():
     assert "of 2 records: μ median 1.25, largest 2>" in repr(IndividualLoss(np.array([0.25, 4.0])))
 
 
+@pytest.mark.parametrize("name", IndividualCosts.kept)
+def test_sums_include_every_step_when_they_are_read_or_replaced(name: str):
+    tally = IndividualCosts(3)
+    tally.add(torch.tensor([1]), 0.5, torch.tensor([0.7]))
+    read = getattr(tally, name)
+    assert read[1].abs().sum() > 0
+    assert read[[0, 2]].abs().sum() == 0
+    tally.add(torch.tensor([2]), 0.5, torch.tensor([0.7]))
+    setattr(tally, name, torch.zeros_like(read))  # as a loaded state does
+    assert getattr(tally, name).abs().sum() == 0
+
+
 def test_steps_added_together_cost_the_same():
     one_by_one, together = IndividualCosts(30), IndividualCosts(30)
     drawn = torch.Generator().manual_seed(0)
@@ -227,6 +239,5 @@ def test_steps_added_together_cost_the_same():
         one_by_one.add(index, 0.3, shifts)
         one_by_one.settle()
         together.add(index, 0.3, shifts)
-    together.settle()
     for name in IndividualCosts.kept:
         torch.testing.assert_close(getattr(together, name), getattr(one_by_one, name))

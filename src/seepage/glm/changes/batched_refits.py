@@ -33,6 +33,7 @@ from seepage.support.double_double import EPS
 
 _CONVERGED = 1e-11  # the distance left, relative to the whole move
 _ROUNDING = 1e-8  # and up to which steps that no longer help are rounding, not a failure
+_IN_CACHE = 1 << 16  # numbers that a pass works on at a time
 _DECIDED = ("gaussian", "bernoulli", "poisson")  # where labels alone say if there is an intercept
 
 
@@ -54,7 +55,8 @@ class BatchedRefits:
         self.model, self.inverse, self.outputs = model, model.inverse, model.outputs
         # In differences of slopes the same formula has to be on both sides, even where the slopes
         # that the records have pulled with are known better.
-        self.slopes_at_rest = model.outputs.slope(model.margins, model.target)
+        rest = np.zeros((len(model.X), 1, model.outputs.count))
+        self.slopes_at_rest = model.outputs.slopes_at(model.margins, rest, model.target)[:, 0]
 
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
@@ -165,11 +167,17 @@ class BatchedRefits:
         steep = np.linalg.norm(self.slopes_at_rest, axis=1)
         curved = np.einsum("nkk->n", model.curvatures)
         e = 4 * EPS * (steep + curved * (1 + margins.max(axis=1)))
-        for piece in row_slices(len(model.X), 2 * self.outputs.count * len(self.inverse)):
-            solved = model.gram_solver.solved(np.arange(len(model.X))[piece, None])
-            reach = np.linalg.norm(model.seen(solved), axis=(1, 2))
-            moved += float(np.sum(model.weight[piece] * e[piece] * reach))
-        least = np.maximum(np.linalg.eigvalsh(model.curvatures)[:, 0], 0.0)
+        if self.outputs.count == 1:
+            reach = np.sqrt(np.maximum(model.gram_solver.own_products[1], 0.0))
+            moved = float(np.sum(model.weight * e * reach))
+            least = np.maximum(model.curvatures[:, 0, 0], 0.0)
+        else:
+            for piece in row_slices(len(model.X), 2 * self.outputs.count * len(self.inverse)):
+                rows = np.arange(*piece.indices(len(model.X)))
+                solved = model.gram_solver.solved(rows[:, None])
+                reach = np.linalg.norm(model.seen(solved), axis=(1, 2))
+                moved += float(np.sum(model.weight[piece] * e[piece] * reach))
+            least = np.maximum(np.linalg.eigvalsh(model.curvatures)[:, 0], 0.0)
         with np.errstate(divide="ignore"):
             each = np.where(model.weight * e > 0, model.weight * e**2 / least, 0.0)
         together = float(np.sum(model.weight * e * np.sqrt(self._squares)))
@@ -488,30 +496,50 @@ class ChangedTables:
         out[:, self.model.X.shape[1] * self.model.outputs.count :] = 0.0
         return np.asarray(out)
 
-    def _pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray, Any, Any]]:
-        """Yield records with their margins, labels, weights and slopes at ``θ̂``, for broadcasting.
+    def _pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield records with their margins, labels and weights, for broadcasting.
 
         The table is split into pieces that fit in the processor's cache; the added records follow.
         """
         model = self.model
         for rows in row_slices(
-            len(model.X), len(self.changes) * model.outputs.count, chunk=1 << 16
+            len(model.X), len(self.changes) * model.outputs.count, chunk=_IN_CACHE
         ):
-            at_rest, labels = self.refits.slopes_at_rest[rows, None], model.target[rows, None]
-            yield rows, model.margins[rows, None], labels, model.weight[rows, None, None], at_rest
+            yield (
+                rows,
+                model.margins[rows, None],
+                model.target[rows, None],
+                model.weight[rows, None],
+            )
         if self.z is not None:
             last = slice(len(model.X), len(model.X) + len(self.z))
-            yield last, self.own_margins, self.labels, self.own_weight[:, :, None], 0.0
+            yield last, self.own_margins, self.labels, self.own_weight
 
     def _slopes(self, shift: np.ndarray) -> np.ndarray:
         """Return the weighted changes of the slopes due to margin shifts, of shape (n, B, c)."""
+        outputs, model, last = self.model.outputs, self.model, len(self.model.X)
         slopes = np.empty_like(shift)
-        for rows, margins, labels, weight, at_rest in self._pieces():
-            new = self.model.outputs.slope(margins + shift[rows], labels)
-            new -= at_rest
-            np.multiply(weight, new, out=slopes[rows])
+        width = len(self.changes) * outputs.count
+        for rows in row_slices(last, width, chunk=_IN_CACHE):
+            new = outputs.slopes_at(model.margins[rows], shift[rows], model.target[rows])
+            new -= self.refits.slopes_at_rest[rows, None]
+            np.multiply(model.weight[rows, None, None], new, out=slopes[rows])
+        if self.z is not None:
+            new = outputs.slope(self.own_margins + shift[last:], self.labels)
+            slopes[last:] = self.own_weight[:, :, None] * new
         slopes[self.rows, self.columns] = 0.0
         return slopes
+
+    def largest_spans(self, shift: np.ndarray) -> np.ndarray:
+        """Return the largest span of the other records' margin shifts, for each change, (B,)."""
+        model, largest = self.model, np.zeros(len(self.changes))
+        for piece in row_slices(len(model.X), shift[0].size, chunk=_IN_CACHE):
+            spans = model.outputs.spans(shift[piece])
+            spans[model.weight[piece] <= 0] = 0.0
+            here = (self.rows >= piece.start) & (self.rows < piece.stop)
+            spans[self.rows[here] - piece.start, self.columns[here]] = 0.0
+            largest = np.maximum(largest, spans.max(axis=0))
+        return largest
 
     def at_rest(self) -> np.ndarray:
         """Return the gradients of the changed objectives at the unchanged model, (B, P)."""
@@ -544,8 +572,8 @@ class ChangedTables:
         """Return the gradients, (B, P), and the curvatures, for these changes and shifts."""
         outputs, gradient = self.model.outputs, self.gradient(moved, shift)
         curvature = [
-            outputs.curvature_parts(margins + shift[rows], labels, weight[..., 0])
-            for rows, margins, labels, weight, _ in self._pieces()
+            outputs.curvature_parts(margins + shift[rows], labels, weight)
+            for rows, margins, labels, weight in self._pieces()
         ]
         return gradient, np.concatenate(curvature, axis=1)
 

@@ -75,7 +75,7 @@ def _steps(
     model, bend = batch.model, batch.model.bend
     inverse = _Inverse(batch)
     bent = None if bend is None else _Bent(batch, bend)
-    M, n, columns = model.constant, len(model.X), np.arange(len(moved))
+    M = model.constant
     unit, penalty = model.sight / np.sqrt(free), np.zeros(len(moved))
     if model.fit.ridge > 0:
         penalty = np.abs(np.log(batch.ridge / model.fit.ridge))
@@ -87,9 +87,7 @@ def _steps(
         for _ in range(16):  # what converges, does so in fewer; others are refitted
             shift = batch.shifts(moved)
             gradient = batch.gradient(moved, shift)
-            spans = model.outputs.spans(shift[:n])
-            spans[batch.rows, columns] = 0.0
-            shifted = M * spans[model.weight > 0].max(axis=0, initial=0.0)
+            shifted = M * batch.largest_spans(shift)
             S = shifted + penalty
             off, ends = S, np.exp(S / 2)  # ``c − d``, and the norm in the Hessian of 1 in Q
             first = np.zeros(len(S), dtype=bool)

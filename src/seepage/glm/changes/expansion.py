@@ -68,6 +68,42 @@ class Monomials:
         pair = [np.arange(start, len(self.pairs[0])) for start in self.first]
         self.triples = np.concatenate(pair), np.repeat(np.arange(numbers), [len(p) for p in pair])
 
+    def by_squares(self, products: np.ndarray, weighted: np.ndarray) -> np.ndarray:
+        """Return the symmetric form ``Σ x_i x_j w x_k``, (·, P), from (·, m) and ``w x_k``, (P, m).
+
+        Only the entries in which k comes first are certain to be set; :meth:`whole_third` sets the
+        others.
+        """
+        return _by_first(products, weighted, self.first)
+
+    def by_cubes(self, products: np.ndarray, weighted: np.ndarray) -> np.ndarray:
+        """Return the symmetric form ``Σ x_h x_i x_j w x_k``, as :meth:`by_squares` does."""
+        return _by_first(products, weighted, self._first_triple)
+
+    def whole_third(self, form: np.ndarray) -> np.ndarray:
+        """Return a form of :meth:`by_squares` with all its entries."""
+        i, j = (part[:, None] for part in self.pairs)
+        one, two, three = np.sort(np.broadcast_arrays(i, j, np.arange(len(self.first))), axis=0)
+        return np.asarray(form[self._pair(two, three), one])
+
+    def whole_fourth(self, form: np.ndarray) -> np.ndarray:
+        """Return a form of :meth:`by_cubes` with all its entries."""
+        pair, h = (part[:, None] for part in self.triples)
+        i, j = self.pairs[0][pair], self.pairs[1][pair]
+        every = np.broadcast_arrays(h, i, j, np.arange(len(self.first)))
+        one, two, three, four = np.sort(every, axis=0)
+        triple = self._first_triple[two] + self._pair(three, four) - self.first[two]
+        return np.asarray(form[triple, one])
+
+    @property
+    def _first_triple(self) -> np.ndarray:
+        """The first of the triples that begin with k, for every k."""
+        return np.searchsorted(self.triples[1], np.arange(len(self.first)))
+
+    def _pair(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """Return the positions of pairs with ``i ≤ j``."""
+        return np.asarray(self.first[i] + j - i)
+
     def squares(self, x: np.ndarray) -> np.ndarray:
         """Return the products ``x_i x_j`` with ``i ≤ j`` of every column, (P, m) → (·, m)."""
         return _in_blocks(x, np.arange(len(x)), x, len(self.pairs[0]))
@@ -97,6 +133,21 @@ def _in_blocks(x: np.ndarray, first: np.ndarray, values: np.ndarray, size: int) 
         np.multiply(values[start:], x[k], out=out[at:end])
         at = end
     return out
+
+
+def _by_first(products: np.ndarray, weighted: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return ``products @ weighted.T`` where a product begins with k or a later number, (·, P).
+
+    By symmetry, these entries determine all others. Two blocks of columns are as fast as more:
+    narrower products of matrices are slower.
+    """
+    P = len(weighted)
+    out, half = np.zeros((P, len(products))), P // 2 if P > 8 else P
+    for some in (slice(0, half), slice(half, P)):
+        if some.start < P:
+            begun = first[some.start]
+            np.matmul(weighted[some], products[begun:].T, out=out[some, begun:])
+    return out.T
 
 
 @dataclass(frozen=True)
@@ -184,7 +235,10 @@ class Expansion:
 
     def seen(self, x: np.ndarray) -> np.ndarray:
         """Return ``x̂`` of the given records, of shape (n, P)."""
-        return np.asarray(self.model.solver.design(x) @ self.root)
+        d = x.shape[1]
+        seen = x @ self.root[:d]
+        seen += self.root[d:].sum(axis=0)  # the intercept's, if there is one
+        return np.asarray(seen)
 
     def arriving(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
         """Return ``ẑ`` of the replacing records, of shape (m, K, P)."""
@@ -203,24 +257,29 @@ class Expansion:
 
         def sums(piece: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
             x, weight = self.seen(model.X[piece]), model.weight[piece]
-            third, fourth = self._bends(np.arange(len(model.X))[piece])
+            third, fourth = self._bends(np.arange(*piece.indices(len(model.X))))
             length = np.einsum("np,np->n", x, x)
             columns = np.ascontiguousarray(x.T)
             squares = monomials.squares(columns)
             bent = np.zeros(())
             if deep:
-                bent = monomials.cubes(columns, squares) @ (fourth[:, None] * x)
+                cubes = monomials.cubes(columns, squares)
+                bent = monomials.by_cubes(cubes, fourth * columns)
             heavy = x.T @ ((weight * model.curvatures[piece, 0, 0] * length)[:, None] * x)
             longest = float(np.max(length[weight > 0], initial=0.0))
-            return squares @ (third[:, None] * x), bent, heavy, longest
+            return monomials.by_squares(squares, third * columns), bent, heavy, longest
 
         width = len(threes) if deep else len(twos)
         for third, fourth, quartic, longest in spread(
             sums, row_slices(len(model.X), width, chunk=AT_ONCE)
         ):
-            T, B, largest = T + third, B + quartic, max(largest, longest)
-            F = None if F is None else F + fourth
-        F = None if F is None else threes[:, None] * F
+            T += third
+            B += quartic
+            largest = max(largest, longest)
+            if F is not None:
+                F += fourth
+        T = monomials.whole_third(T)
+        F = None if F is None else threes[:, None] * monomials.whole_fourth(F)
         return Forms(monomials, twos[:, None] * T, F, B, float(np.sqrt(largest)))
 
     def _bends(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

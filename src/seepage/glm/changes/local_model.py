@@ -217,7 +217,7 @@ class LocalModel:
         largest, quartic = 0.0, np.zeros_like(self.inverse)
         for piece in row_slices(len(self.X), c * c * self.X.shape[1]):
             x, weight = self.X[piece], self.weight[piece]
-            rows = np.arange(len(self.X))[piece, None]
+            rows = np.arange(*piece.indices(len(self.X)))[:, None]
             q = self.outputs.widest(self.solver.products(rows, [])[0])
             largest = max(largest, float(np.max(q[weight > 0], initial=0.0)))
             curvature = np.maximum(weight * q, 0.0)[:, None, None] * self.curvatures[piece]

@@ -136,8 +136,22 @@ class Solver:
         proportional to ``Σ_j |H⁻¹_ij x̃_j|``, which may far exceed the sum. If columns have very
         different units, these errors may dominate after whitening.
         """
-        sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
-        sizes = self.whiten.most(sizes).reshape(len(rows), -1)
+        if self.outputs == 1 and rows.shape[1] == 1:
+            return np.asarray(self._own_cancelling[rows[:, 0]])
+        return self._cancelling(self.X[rows.reshape(-1)], len(rows))
+
+    @cached_property
+    def _own_cancelling(self) -> np.ndarray:
+        """:meth:`lost_to_cancelling` for every record alone, for one output, (n,)."""
+        lost = np.empty(len(self.X))
+        for piece in row_slices(len(self.X), 2 * len(self.inverse)):
+            x = self.X[piece]
+            lost[piece] = self._cancelling(x, len(x))
+        return lost
+
+    def _cancelling(self, x: np.ndarray, sets: int) -> np.ndarray:
+        sizes = self._times_rows(np.abs(self.inverse), np.abs(x))
+        sizes = self.whiten.most(sizes).reshape(sets, -1)
         return np.asarray(4 * EPS * np.linalg.norm(sizes, axis=1))
 
     def solved_columns(self, columns: list[int]) -> np.ndarray:
@@ -181,7 +195,7 @@ class Solver:
         """The squares of three norms of each record's ``H⁻¹x̃``, for one output, (3, n)."""
         products = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
-            rows = np.arange(len(self.X))[piece]
+            rows = np.arange(*piece.indices(len(self.X)))
             products[:, piece] = [one[:, 0, 0] for one in self._products(rows[:, None], [])]
         return products
 

@@ -642,8 +642,6 @@ class MeasuredRun(RunReader):
 
         The tensors of several processes can be added, except those of the sketch.
         """
-        if self.individual is not None:
-            self.individual.settle()
         owners: list[tuple[str, Any]] = [
             ("information.", self.sums),
             ("information.", self.sums.amplified),

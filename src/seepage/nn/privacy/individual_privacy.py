@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -86,21 +86,37 @@ def sampled_gaussian_renyi(
     return torch.stack(columns, 1)
 
 
+class _Sum:
+    """One of the sums of :class:`IndividualCosts`, which includes every step once it is read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = f"_{name}"
+
+    def __get__(self, costs: IndividualCosts, owner: type) -> Tensor:
+        costs.settle()
+        return cast(Tensor, getattr(costs, self.name))
+
+    def __set__(self, costs: IndividualCosts, value: Tensor) -> None:
+        costs.settle()
+        setattr(costs, self.name, value)
+
+
 class IndividualCosts:
     """Sums each record's privacy cost over the steps, at every Rényi order."""
 
     kept: ClassVar[tuple[str, ...]] = ("costs", "squares", "weights", "norms")
+    costs, squares, weights, norms = _Sum(), _Sum(), _Sum(), _Sum()
 
     def __init__(self, records: int, orders: Sequence[int] = ORDERS) -> None:
         self.orders = tuple(orders)
+        # Steps that are not added yet: (sampling rate, index, shifts)
+        self._waiting: list[tuple[float, Tensor, Tensor]] = []
         self.costs = torch.zeros(records, len(self.orders), dtype=torch.float64)
         self.squares = torch.zeros_like(self.costs)
         self.weights = torch.zeros(records, dtype=torch.float64)
         # For each record and half octave of its shifts μ, from 2⁻⁷ to 2³ (smaller and larger ones
         # join the ends): how many, and the sums of μ² and μ⁴. They determine its curve.
         self.norms = torch.zeros(records, 20, 3, dtype=torch.float32)
-        # Steps that are not added yet: (sampling rate, index, shifts)
-        self._waiting: list[tuple[float, Tensor, Tensor]] = []
 
     def add(self, index: Tensor, sample_rate: float, shifts: Tensor) -> None:
         """Add a step for the records of a batch, whose ``shifts`` are ``‖g̃‖/s``.
@@ -112,7 +128,7 @@ class IndividualCosts:
         self._waiting.append((sample_rate, index.clone(), shifts))
 
     def settle(self) -> None:
-        """Add the steps that are waiting; call this before any of the sums is read."""
+        """Add the steps that are waiting, as reading any of the sums does."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -141,7 +157,6 @@ class IndividualCosts:
         A record that was never in a batch is charged ``worst``, the costs of the whole run at the
         full sensitivity. The standard error is nan for a record in fewer than two batches.
         """
-        self.settle()
         seen = (self.weights > 0)[:, None]
         weights = torch.where(seen, self.weights[:, None], 1.0)
         mean = self.costs / weights
