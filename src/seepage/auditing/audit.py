@@ -40,8 +40,8 @@ from seepage.auditing.tradeoff import (
     SPLITS,
     draw_curve,
     judge_usefulness,
-    tells_apart,
     try_out,
+    wrong_classes,
 )
 from seepage.auditing.trained_model import (
     FEWEST_ROWS,
@@ -446,7 +446,8 @@ def _train(
         kind = choose_model(model, table.target_kind, table.target)
         settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2, intercept)
         trained = TrainedModel(settings.fit(source), settings, table, learnt=table.learnt)
-        if l2 is None and settings.classifies and tells_apart(trained):
+        wrong = partial(wrong_classes, model=trained.model, settings=settings)
+        if l2 is None and settings.classifies and not source.total(wrong, "predictions"):
             trained = trained.refitted(replace(settings, l2=SEPARABLE_L2))
             steps.append(
                 "The classes can be separated without error, so the penalty was raised to "

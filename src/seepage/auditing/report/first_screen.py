@@ -172,6 +172,9 @@ def show_audit(audit: Audit) -> FirstScreen:
         "guesses with other noise": risks is not None and (known_curve is None or other_noise),
         "usefulness": error_at(audit, audit.sigma) is None,
     }
+    name = audit.preset or DEFAULT
+    of = "Preset" if audit.preset else "No preset chosen; our default,"
+    standard = f"{of} “{name}” ({PRESETS[name].audience}):"
     return FirstScreen(
         cards=tuple(_cards(audit)),
         histogram=None if edges is None else edges.histogram(),
@@ -185,19 +188,11 @@ def show_audit(audit: Audit) -> FirstScreen:
         if stops
         else (),
         open=tuple(question for question, is_open in unanswered.items() if is_open),
-        standard=_standard(audit),
+        standard=(standard, "met" if meets_limits(audit) else "not met")
+        if audit.preset or not audit.gates
+        else None,
         figure="leakage" if edges is None else "",
     )
-
-
-def _standard(audit: Audit) -> tuple[str, str] | None:
-    """Return the preset of the limits, and whether it is met; ``None`` for other limits."""
-    if audit.gates and audit.preset is None:
-        return None
-    name = audit.preset or DEFAULT
-    of = "Preset" if audit.preset else "No preset chosen; our default,"
-    whom_for = f"{of} “{name}” ({PRESETS[name].audience}):"
-    return whom_for, "met" if meets_limits(audit) else "not met"
 
 
 # The three numbers --------------------------------------------------------------------------------
@@ -487,6 +482,5 @@ def _line(
         NOT_MEASURED if right is None else percent(right),
         f"{100 * gain:.3g} pts" if gain is not None else NOT_MEASURED if guessed else "–",
     )
-    if error is None:
-        return RemedyLine(name, cells, "–", NOT_MEASURED)
+    word = NOT_MEASURED if error is None else word
     return RemedyLine(name, cells, say_error(audit, error), word, TONES[word])

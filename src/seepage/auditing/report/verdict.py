@@ -121,8 +121,7 @@ def meets_limits(audit: Audit) -> bool:
 def _leaks_more(audit: Audit) -> bool:
     """Return whether a record exceeds the limit on η, if the caller set one or no risk is known."""
     named = any(gate.name == "--max-eta" for gate in audit.gates)
-    asked = audit.risks is None or named or audit.noise.how not in ("given", "default")
-    return asked and count_over(audit) > 0
+    return (audit.risks is None or named or audit.noise.has_target) and count_over(audit) > 0
 
 
 def _tell_within(audit: Audit) -> str:
