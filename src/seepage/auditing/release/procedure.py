@@ -31,7 +31,12 @@ from seepage.auditing.intake.table import (
 )
 from seepage.auditing.measures import largest_share, neighbouring_models, record_leakage
 from seepage.auditing.questions import ReleaseQuestion
-from seepage.auditing.release.ledger import Recognition, ReleaseLedger, UnrecognisedRecordsWarning
+from seepage.auditing.release.ledger import (
+    BudgetSpentError,
+    Recognition,
+    ReleaseLedger,
+    UnrecognisedRecordsWarning,
+)
 from seepage.auditing.release.noise_vote import (
     NoiseDraw,
     Seats,
@@ -254,7 +259,7 @@ class Procedure(ReleaseQuestion):
         gone = int(np.sum(left <= 0))
         if gone:
             who = MANY[ONE_ROW if self.person is None else ONE_PERSON]
-            raise InputError(
+            raise BudgetSpentError(
                 f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} has been "
                 f"spent by earlier releases; leave out {who} without a remaining budget, or raise "
                 "--target-eta. `seepage ledger show` with the table shows the remaining budgets."
@@ -296,7 +301,8 @@ class Procedure(ReleaseQuestion):
             return least if vote is None else max(least, vote.sigma)
         if needed > self.sigma * (1 + SAME):
             earlier = self.ledger is not None and self.ledger.releases
-            raise InputError(
+            refusal = BudgetSpentError if earlier else InputError
+            raise refusal(
                 f"With the declared σ = {self.sigma:g}, some "
                 f"{ONE[ONE_ROW if self.person is None else ONE_PERSON]} would leak more than the "
                 f"target of η = {self.target_eta:g}"
