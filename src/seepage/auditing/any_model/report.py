@@ -202,7 +202,8 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
                 "bad" if leaked else "",
                 "the model leaks it" if leaked else "not significant",
                 (
-                    f"95 % CI {_points(more.low)} to {_points(more.high)} percentage points",
+                    f"{_points(more.low)} to {_points(more.high)} percentage points (95 % CI, "
+                    "simultaneous for all columns)",
                     f"{percent(most.baseline)} without the model",
                 ),
             )
