@@ -36,13 +36,7 @@ from seepage.auditing.outsider import find_outsider
 from seepage.auditing.questions import Limits
 from seepage.auditing.remedies import KINDS, Protection, find_remedies
 from seepage.auditing.report.showing import ReportRendering
-from seepage.auditing.tradeoff import (
-    SPLITS,
-    draw_curve,
-    judge_usefulness,
-    try_out,
-    wrong_classes,
-)
+from seepage.auditing.tradeoff import SPLITS, draw_curve, judge_usefulness, try_out, wrong_classes
 from seepage.auditing.trained_model import (
     FEWEST_ROWS,
     MODELS,
@@ -803,9 +797,7 @@ def beside_figures(
     curve = risks.curve
     if curve is not None:
         curve = replace(
-            curve,
-            membership=membership(curve.membership),
-            median=membership(curve.median),
+            curve, membership=membership(curve.membership), median=membership(curve.median)
         )
     if curve is not None and curve.right is not None:
         right, baseline, levels = map(np.asarray, (curve.right, curve.baseline, curve.levels))

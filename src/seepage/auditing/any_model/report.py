@@ -323,13 +323,7 @@ def _changes(audit: AttackAudit) -> Remedies:
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
     lines = [
-        RemedyLine(
-            "as it is",
-            now,
-            _error(held, held.error),
-            held.compared,
-            TONES[held.compared],
-        )
+        RemedyLine("as it is", now, _error(held, held.error), held.compared, TONES[held.compared])
     ]
     found = [risk for risk in audit.structure if risk.found]
     if any(risk.trees is not None for risk in found):

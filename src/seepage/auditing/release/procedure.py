@@ -22,13 +22,7 @@ import pyarrow as pa
 from seepage.auditing.audit import check_noise_or_target
 from seepage.auditing.findings import ONE_PERSON, ONE_ROW
 from seepage.auditing.intake.neighbouring_table import NeighbouringTable
-from seepage.auditing.intake.table import (
-    UNITS,
-    TableInMemory,
-    central_scale,
-    encode,
-    plan_columns,
-)
+from seepage.auditing.intake.table import UNITS, TableInMemory, central_scale, encode, plan_columns
 from seepage.auditing.measures import largest_share, neighbouring_models, record_leakage
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.release.ledger import (

@@ -41,11 +41,7 @@ from seepage.auditing.findings import (
 from seepage.auditing.report.figures import Drawing, draw_figures
 from seepage.auditing.report.first_screen import show_audit
 from seepage.auditing.report.rendering import TEMPLATES, Report, render, tell, to_plain
-from seepage.auditing.report.verdict import (
-    judge,
-    name_change,
-    tell_steps,
-)
+from seepage.auditing.report.verdict import judge, name_change, tell_steps
 from seepage.auditing.report.words import (
     MANY,
     compared,

@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 
 from seepage.auditing.decision.presets import DEFAULT, PRESETS
-from seepage.auditing.findings import (
-    NOT_MEASURED,
-    AttributeFinding,
-    Audit,
-    Remedy,
-)
+from seepage.auditing.findings import NOT_MEASURED, AttributeFinding, Audit, Remedy
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
 from seepage.auditing.report.verdict import meets_limits
 from seepage.auditing.report.words import (
@@ -417,10 +412,7 @@ def _remedies(audit: Audit) -> Remedies:
     )
     tried = [r for r in audit.remedies if r.error is not None and r.reason is None]
     lines = [
-        (
-            remedy.no_better,
-            _remedy_line(audit, remedy),
-        )
+        (remedy.no_better, _remedy_line(audit, remedy))
         for remedy in sorted(tried, key=attrgetter("rank"))
     ]
     baseline = RemedyLine("constant prediction", ("–",) * 3, say_error(audit, constant), "")

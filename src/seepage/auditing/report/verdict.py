@@ -105,10 +105,7 @@ def judge(audit: Audit) -> Verdict:
 
 
 # A model that is not better than a constant prediction, in a label
-_COMPARED = {
-    "not told apart": "no better than a constant",
-    "worse": "worse than a constant",
-}
+_COMPARED = {"not told apart": "no better than a constant", "worse": "worse than a constant"}
 
 
 def meets_limits(audit: Audit) -> bool:
