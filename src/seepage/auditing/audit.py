@@ -36,13 +36,7 @@ from seepage.auditing.outsider import find_outsider
 from seepage.auditing.questions import Limits
 from seepage.auditing.remedies import KINDS, Protection, find_remedies
 from seepage.auditing.report.showing import ReportRendering
-from seepage.auditing.tradeoff import (
-    SPLITS,
-    draw_curve,
-    judge_usefulness,
-    tells_apart,
-    try_out,
-)
+from seepage.auditing.tradeoff import SPLITS, draw_curve, judge_usefulness, try_out, wrong_classes
 from seepage.auditing.trained_model import (
     FEWEST_ROWS,
     MODELS,
@@ -446,7 +440,8 @@ def _train(
         kind = choose_model(model, table.target_kind, table.target)
         settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2, intercept)
         trained = TrainedModel(settings.fit(source), settings, table, learnt=table.learnt)
-        if l2 is None and settings.classifies and tells_apart(trained):
+        wrong = partial(wrong_classes, model=trained.model, settings=settings)
+        if l2 is None and settings.classifies and not source.total(wrong, "predictions"):
             trained = trained.refitted(replace(settings, l2=SEPARABLE_L2))
             steps.append(
                 "The classes can be separated without error, so the penalty was raised to "
@@ -802,9 +797,7 @@ def beside_figures(
     curve = risks.curve
     if curve is not None:
         curve = replace(
-            curve,
-            membership=membership(curve.membership),
-            median=membership(curve.median),
+            curve, membership=membership(curve.membership), median=membership(curve.median)
         )
     if curve is not None and curve.right is not None:
         right, baseline, levels = map(np.asarray, (curve.right, curve.baseline, curve.levels))

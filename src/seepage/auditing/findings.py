@@ -780,6 +780,8 @@ class Audit(Reportable, ResultNumbers):
     codes
         The number of distinct whole numbers in a target that was read as a number or count but may
         contain class codes. The number is 0 for other targets, and if the model kind was given.
+    in_python
+        Whether ``sp.audit`` read the table, so that sentences name its arguments, not options.
     labels
         The index labels of a pandas table, if they differ from row numbers.
     people
@@ -824,6 +826,7 @@ class Audit(Reportable, ResultNumbers):
     ledger: LedgerFinding | None = None
     preset: str | None = None
     codes: int = 0
+    in_python: bool = False
     labels: np.ndarray | None = None
     people: np.ndarray | None = None
     members: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)

@@ -192,10 +192,11 @@ def _lost(
 ) -> _LossSums:
     """Return the sums of the losses over a chunk's records."""
     margins, shifts = noisy_margins(model, settings, chunk.X, seed, root=root)
-    truth = truth_of(model, settings, chunk.y)
     if settings.classifies:
+        truth = class_positions(chunk.y, model.classes_)
         features = np.eye(len(model.classes_))[truth]
     else:
+        truth = np.asarray(chunk.y, dtype=float)
         features = np.vander(truth - labels.mean, 3, increasing=True)
     noisy, squares, beside = [], [], []
     for s in scales:
@@ -212,13 +213,6 @@ def _lost(
         np.asarray(beside),
         features.T @ features,
     )
-
-
-def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:
-    """Return the labels in the form used by the losses: positions of classes, or numbers."""
-    if settings.classifies:
-        return class_positions(y, model.classes_)
-    return np.asarray(y, dtype=float)
 
 
 def losses(
@@ -266,15 +260,11 @@ def noisy_margins(
     return seen(coef), np.reshape([seen(draw) for draw in noise], (draws, len(X), coef.shape[1]))
 
 
-def tells_apart(trained: TrainedModel) -> bool:
-    """Return whether the model predicts every record's class correctly."""
-    ask = partial(_told_wrongly, model=trained.model, settings=trained.settings)
-    return trained.source.total(ask, "predictions") == 0
-
-
-def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
+def wrong_classes(chunk: Chunk, model: Any, settings: FitSettings) -> int:
+    """Return how many of a chunk's records the model predicts to be of another class."""
     margins, _ = noisy_margins(model, settings, chunk.X, 0, draws=0)
-    return int(np.sum(losses(settings, margins, truth_of(model, settings, chunk.y), 0.0)))
+    truth = class_positions(chunk.y, model.classes_)
+    return int(np.sum(losses(settings, margins, truth, 0.0)))
 
 
 def draw_curve(

@@ -26,6 +26,7 @@ from seepage.auditing.any_model.report import AttackReport, tell_risk
 from seepage.auditing.any_model.structure import examine
 from seepage.auditing.findings import FEW
 from seepage.auditing.questions import Limits, Question
+from seepage.auditing.report.rendering import render
 from seepage.cli import app
 
 RNG = np.random.default_rng(0)
@@ -241,3 +242,25 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     table[7, 1] = 5.0
     alone = examine(tree.fit(table, y), table, y).risks[-1]
     assert tell_risk(alone).startswith("1 of 200 records has a category that no other record has")
+
+
+def test_intervals_of_one_column_say_whether_they_are_for_all_columns(
+    tree_audit: attack_audit.AttackAudit, tmp_path: Path
+) -> None:
+    most = tree_audit.most_guessed
+    assert most is not None
+    assert len(tree_audit.guesses) > 1
+    report = AttackReport(tree_audit)
+    page = " ".join(report.write(tmp_path / "report").read_text("utf-8").split())
+    alone, every = (
+        "difference (95 % CI of each column alone)",
+        "percentage points (95 % CI, simultaneous for all columns)",
+    )
+    assert page.count(alone) == page.count(every) == 1
+    screens = [
+        render(report.screen, verdict=report.verdict, page=None, **report.about() | {"verbose": v})
+        for v in (False, True)
+    ]
+    brief, whole = (" ".join(screen.split()) for screen in screens)
+    assert "The interval of the guess is simultaneous for all columns." in brief
+    assert "(difference with the 95 % interval of each column alone)" in whole

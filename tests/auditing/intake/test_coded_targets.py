@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import seepage as sp
 from seepage.cli import app
 
 
@@ -87,3 +89,18 @@ def test_a_number_is_still_no_class(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     said = CliRunner().invoke(app, ["audit", "t.csv", "--target", "y", "--model", "softmax"])
     assert said.exit_code == 2
     assert "a number, which a softmax model cannot predict" in " ".join(said.output.split())
+
+
+def test_an_audit_from_python_names_its_arguments(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=90), "status": draws([1, 2, 3])})
+    found = sp.audit(table, target="status")
+    page = sp.report(found, tmp_path / "report").read_text("utf-8")
+    assert "has only 3 different values" in page
+    steps = " ".join(json.loads((tmp_path / "report" / "summary.json").read_text("utf-8"))["steps"])
+    assert "use categorical=['status']; if not, use quantities=['status']." in steps
+    assert "--" not in steps
+    classes = sp.audit(table, target="status", categorical=["status"])
+    numbers = sp.audit(table, target="status", quantities=["status"])
+    assert (classes.model, classes.codes) == ("softmax", 0)
+    assert (numbers.model, numbers.codes) == ("linear", 0)

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from seepage.auditing.findings import Disclosure
+from seepage.auditing.release.disclosure import try_neighbours
+from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.data import load_bundled
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
@@ -15,6 +18,14 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 import release_attack
 
 patients = release_attack.patients
+
+
+def find_disclosures(
+    procedure: Procedure, raw: pa.Table, prepared: Prepared
+) -> tuple[Disclosure, ...]:
+    """Rerun the procedure on neighbouring tables, and return the figures that disclose a change."""
+    tried = try_neighbours(procedure, raw, prepared)
+    return tuple(neighbour.disclosure for neighbour in tried if neighbour.figures)
 
 
 def demo() -> pa.Table:

@@ -9,12 +9,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from release_cases import patients, release_attack
+from release_cases import find_disclosures, patients, release_attack
 from scipy.special import ndtri
 
 from sampled import sampled
 from seepage.auditing.release import noise_vote
-from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.noise_vote import interval_kept, noise_grid
 from seepage.auditing.release.procedure import Procedure
 

@@ -346,3 +346,22 @@ def test_a_file_that_is_in_no_manifest_is_named(once, tmp_path):
     (folder / "model-card.md").unlink()
     with pytest.raises(InputError, match=r"'model-card\.md' in 'out' is missing"):
         sp.load_release(folder)
+
+
+@pytest.mark.parametrize("share", [0.9, 1.2])  # all of the budget is spent, or too much of it
+def test_a_refusal_by_the_ledger_is_an_object_with_the_fields_of_others(run, tmp_path, share):
+    assert run(patients(), "--sigma=0.9", "--target-eta=9").exit_code == 0
+    records = json.loads((tmp_path / "report" / "summary.json").read_text())["records"]
+    refused = run(patients(), "--max-membership=0.5001", "--target-eta=50", "--json")
+    assert refused.exit_code == 1
+    target = share * records["eta"]["1"]
+    spent = run(patients(), "--sigma=0.9", f"--target-eta={target}", "--json")
+    assert spent.exit_code == 2
+    found, other = json.loads(spent.stdout), json.loads(refused.stdout)
+    assert found.keys() == other.keys()
+    assert found["model"].keys() == other["model"].keys()
+    assert (found["released"], found["passed"], found["folders"]) == (False, False, {})
+    assert found["verdict"].keys() == other["verdict"].keys()
+    assert found["verdict"]["headline"] in " ".join(spent.stderr.split())
+    assert "earlier releases" in found["verdict"]["headline"]
+    assert (found["sigma"], found["target_eta"]) == (0.9, target)

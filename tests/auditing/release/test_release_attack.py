@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from seepage.auditing.release import error_rates
 from seepage.auditing.release.attack import Attack, attack_release, listing_of
-from seepage.auditing.release.card import Usefulness
+from seepage.auditing.release.error_rates import Usefulness
 from seepage.auditing.release.procedure import Procedure
 from seepage.cli import app
 from seepage.errors import InputError

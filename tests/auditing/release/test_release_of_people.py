@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from panel_refits import panel, rows_of
+from release_cases import find_disclosures
 from typer.testing import CliRunner
 
 from seepage.auditing.findings import LEFT_OUT
 from seepage.auditing.release import error_rates, noise_vote
-from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.ledger import PastRelease, ReleaseLedger
 from seepage.auditing.release.procedure import Procedure
 from seepage.cli import app

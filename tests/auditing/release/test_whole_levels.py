@@ -11,7 +11,7 @@ from release_cases import patients
 from scipy.stats import norm
 
 from seepage.auditing.questions import Limits
-from seepage.auditing.release.card import write_release_card
+from seepage.auditing.release.making import write_release_card
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.report.words import level_error
 

@@ -202,7 +202,8 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
                 "bad" if leaked else "",
                 "the model leaks it" if leaked else "not significant",
                 (
-                    f"95 % CI {_points(more.low)} to {_points(more.high)} percentage points",
+                    f"{_points(more.low)} to {_points(more.high)} percentage points (95 % CI, "
+                    "simultaneous for all columns)",
                     f"{percent(most.baseline)} without the model",
                 ),
             )
@@ -322,13 +323,7 @@ def _changes(audit: AttackAudit) -> Remedies:
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
     lines = [
-        RemedyLine(
-            "as it is",
-            now,
-            _error(held, held.error),
-            held.compared,
-            TONES[held.compared],
-        )
+        RemedyLine("as it is", now, _error(held, held.error), held.compared, TONES[held.compared])
     ]
     found = [risk for risk in audit.structure if risk.found]
     if any(risk.trees is not None for risk in found):

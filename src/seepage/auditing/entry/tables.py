@@ -84,7 +84,7 @@ def _audit(
         seed=options["seed"],
     )
     notices = tuple(_in_python(notice) for notice in found.notices)
-    return held_to(limits, replace(found, notices=notices))
+    return held_to(limits, replace(found, notices=notices, in_python=True))
 
 
 def _names(given: str | Sequence[str] | None) -> Sequence[str]:

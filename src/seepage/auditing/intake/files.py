@@ -165,7 +165,6 @@ def _a(kind: str) -> str:
 
 def _kind(path: Path) -> tuple[str, str | None]:
     """Return the format and compression of a file, from its name and first bytes."""
-    check_input(path)
     if not path.exists():
         raise InputError(f"There is no file {path}; check the path.")
     if path.is_dir():
@@ -487,6 +486,9 @@ class _TextFile:
                     written = _Written.of(column, None)
                     if written is not None and len(written.groups) == 2:
                         found[j] = written
+        if not found:
+            return table
+        if decimal is None:
             decimal = self._find_decimal(table, found, titles)
         for j, written in found.items():
             if decimal in written.groups:

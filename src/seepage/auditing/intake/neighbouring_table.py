@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -29,6 +29,8 @@ class NeighbouringTable(TableInMemory):
         The rows that changed, and the columns in which they did.
     """
 
+    hypothetical = True
+
     def __init__(
         self,
         table: pa.Table,
@@ -49,12 +51,6 @@ class NeighbouringTable(TableInMemory):
         found = self._rest.scan(changed) + self._new.scan(changed)
         found.update(self._before.scan([name for name in columns if name not in self._changed]))
         return Scan({name: found[name] for name in columns})
-
-    def panel_notices(
-        self, features: Sequence[str], sums: Scan, settled: Sequence[str]
-    ) -> Iterable[str]:
-        """Return no sentences: nobody reads those about a table that nobody has."""
-        return ()
 
     def central_scale(self, name: str, deviation: float) -> tuple[float, float]:
         """Return robust estimates of a column's centre and spread."""

@@ -138,6 +138,7 @@ class TableToAudit(ABC):
     steps: Sequence[str]  # what had to be changed to read it, one sentence each
     raw: pa.Table | None = None  # the table itself, where it is in memory
     manner: Sequence[str] = ()  # how the rows are read, one sentence each
+    hypothetical: bool = False  # whether nobody has this table, or reads notices about it
 
     @abstractmethod
     def total(self, columns: Sequence[str], function: Callable[[Sequence[Piece]], Any]) -> Any:
@@ -179,12 +180,6 @@ class TableToAudit(ABC):
                 "another column."
             ) from None
 
-    def panel_notices(
-        self, features: Sequence[str], sums: Scan, settled: Sequence[str]
-    ) -> Iterable[str]:
-        """Return sentences on columns or rows that suggest several rows per person."""
-        return panel_notices(self.raw, features, sums, settled)
-
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return the column's profile; ``as_codes`` reads numbers as category codes."""
         # Whether the values may be row numbers, in any order and from any starting number
@@ -223,7 +218,7 @@ class TableInMemory(TableToAudit):
     def scan(self, columns: Sequence[str]) -> Scan:
         """Return the sums of columns over all rows; every column is read once."""
         unknown = [name for name in columns if name not in self._sums]
-        self._sums.update(super().scan(unknown))
+        self._sums.update(self.total(unknown, scan))
         return Scan({name: self._sums[name] for name in columns})
 
     def central_scale(self, name: str, deviation: float) -> tuple[float, float]:
@@ -380,7 +375,9 @@ def plan_columns(
     settled = (*categorical, *quantities)
     check_identifiers(features, profiles, settled)
     _check_features(table, features, profiles)
-    notices = () if whose else tuple(table.panel_notices(features, sums, settled))
+    notices: tuple[str, ...] = ()
+    if not (whose or table.hypothetical):
+        notices = tuple(panel_notices(table.raw, features, sums, settled))
     numbers = [n for n in features if profiles[n].kind == "numeric" and profiles[n].integer]
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:

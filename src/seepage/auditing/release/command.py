@@ -11,21 +11,28 @@ from typing import Any
 
 import typer
 
-from seepage.auditing.audit import RISKS
+from seepage.auditing.audit import RISKS, find_versions
 from seepage.auditing.command import planned, progress
 from seepage.auditing.decision.check import PendingCheck
+from seepage.auditing.findings import ONE_PERSON, ONE_ROW
 from seepage.auditing.gates import check_limits
 from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
 from seepage.auditing.release.contents import check_origin
-from seepage.auditing.release.ledger import PastRelease, UnrecognisedRecordsWarning, open_ledger
+from seepage.auditing.release.ledger import (
+    BudgetSpentError,
+    PastRelease,
+    UnrecognisedRecordsWarning,
+    open_ledger,
+)
 from seepage.auditing.release.making import MadeRelease, make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.rendering import to_plain
+from seepage.auditing.report.rendering import json_text, to_plain
 from seepage.auditing.report.verdict import tell_disclosures, tell_ledger, warn_of_constant
+from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import check_folder, check_path
 from seepage.tables.names import shown
@@ -81,7 +88,13 @@ def run_release(
         with progress(2 + RISKS.stages) as tell, warnings.catch_warnings():
             warnings.simplefilter("ignore", UnrecognisedRecordsWarning)  # said above
             procedure = replace(procedure, ledger=before)
-            made = make_release(procedure, raw, limits=limits, name=table.name, tell=tell)
+            try:
+                made = make_release(procedure, raw, limits=limits, name=table.name, tell=tell)
+            except BudgetSpentError as refusal:
+                if as_json:
+                    summary = _summary_of_refusal(procedure, table.name, limits, str(refusal))
+                    typer.echo(json_text(summary), nl=False)
+                raise
         if pending is not None:
             pending.compare()
         report = ReleaseReport(made, folders)
@@ -94,6 +107,39 @@ def run_release(
         if pending is not None:
             pending.write(report, "release", left)
     return report.tell(page, as_json=as_json)
+
+
+def _summary_of_refusal(
+    procedure: Procedure, source: str, limits: Limits, reason: str
+) -> dict[str, Any]:
+    """Return :meth:`ReleaseReport.summary` where the ledger refused, so nothing was measured."""
+    unmeasured = ("risks", "disclosures", "ledger", "usefulness", "choice", "sigma_reason")
+    return {
+        "schema": SCHEMA,
+        "notice": NOTICE,
+        "source": source,
+        "unit": ONE_ROW if procedure.person is None else ONE_PERSON,
+        "model": {
+            "kind": procedure.model,
+            "target": procedure.target,
+            "l2": procedure.l2,
+            "intercept": True,
+            "classes": [],
+            "codes": 0,
+        },
+        "verdict": {"tone": "bad", "label": "Privacy budget spent", "headline": reason},
+        "released": False,
+        "sigma": procedure.sigma,
+        "target_eta": procedure.target_eta,
+        **dict.fromkeys((*unmeasured, "epsilon", "delta")),
+        "items": [],
+        "gates": [],
+        "passed": False,
+        "preset": limits.preset,
+        "risks_reason": reason,
+        "folders": {},
+        "versions": find_versions(),
+    }
 
 
 def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:

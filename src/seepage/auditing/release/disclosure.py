@@ -46,14 +46,6 @@ class Neighbour(NamedTuple):
         return Disclosure(self.row, self.change, self.figures)
 
 
-def find_disclosures(
-    procedure: Procedure, raw: pa.Table, prepared: Prepared
-) -> tuple[Disclosure, ...]:
-    """Rerun the procedure on neighbouring tables, and return the figures that disclose a change."""
-    tried = try_neighbours(procedure, raw, prepared)
-    return tuple(neighbour.disclosure for neighbour in tried if neighbour.figures)
-
-
 def try_neighbours(
     procedure: Procedure, raw: pa.Table, prepared: Prepared
 ) -> tuple[Neighbour, ...]:

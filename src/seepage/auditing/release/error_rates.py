@@ -14,12 +14,42 @@ from functools import cached_property
 
 import numpy as np
 
-from seepage.auditing.release.card import Usefulness
+from seepage.auditing.findings import ONE_ROW
 from seepage.auditing.release.procedure import Prepared
 from seepage.auditing.release.released_model import ReleasedModel
-from seepage.auditing.report.words import MANY
+from seepage.auditing.report.words import MANY, ONE, number
 from seepage.core.noise import Laplace
 from seepage.tables.source import distinct
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """Error rates of the released model and of the best constant prediction on the same records.
+
+    Both are published with noise.
+    """
+
+    share: float  # the noisy rate of the model, clipped to [0, 1]
+    constant: float  # the noisy rate of the best constant prediction, clipped to [0, 1]
+    scale: float  # the scale of the noise on each rate
+    epsilon: float  # the ε of both rates together
+    unit: float | None  # for a numeric target, the error above which a prediction counts as wrong
+    about: str = ONE_ROW  # whether ε is for one row, or for all rows of a person
+
+    @property
+    def name(self) -> str:
+        """The name of the rate: of wrong classes, or of predicted numbers with too large errors."""
+        if self.unit is None:
+            return "error rate"
+        return f"share of predictions off by more than {number(self.unit)}"
+
+    def words(self) -> str:
+        """Return a description of how the error rates are protected."""
+        return (
+            f"It has Laplace noise of scale {number(self.scale)}. Together, the two rates are "
+            f"ε-differentially private with ε = {self.epsilon:g} (one {ONE[self.about]} added, "
+            "removed or replaced), given the model."
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,6 +57,10 @@ class UnrecognisedRecordsWarning(UserWarning):
     """Warns that the ledger cannot determine whether a table's records were in earlier releases."""
 
 
+class BudgetSpentError(InputError):
+    """Earlier releases in the ledger leave too little of the privacy budget for this release."""
+
+
 @dataclass(frozen=True)
 class GuessLoss:
     """Privacy loss of a release with respect to the values of classes and categories.

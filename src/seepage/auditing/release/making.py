@@ -27,17 +27,17 @@ from seepage.auditing.findings import (
     NoiseVote,
 )
 from seepage.auditing.gates import held_to
-from seepage.auditing.neighbours import most_exposed
+from seepage.auditing.neighbours import CHECKED, most_exposed
 from seepage.auditing.questions import Limits, ReleaseQuestion
-from seepage.auditing.release.card import Usefulness, write_release_card
-from seepage.auditing.release.contents import Item, Release
+from seepage.auditing.release.contents import Item, Release, item_table
 from seepage.auditing.release.disclosure import Neighbour, try_neighbours
-from seepage.auditing.release.error_rates import ErrorRates
+from seepage.auditing.release.error_rates import ErrorRates, Usefulness
 from seepage.auditing.release.ledger import GuessLoss, Recognition
 from seepage.auditing.release.noise_vote import NoiseDraw, interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure, released_numbers
 from seepage.auditing.release.released_model import ReleasedModel
-from seepage.auditing.report.words import MANY, ONE
+from seepage.auditing.report.rendering import render
+from seepage.auditing.report.words import MANY, ONE, percent
 from seepage.auditing.trained_model import TrainedModel
 from seepage.core.noise import Gaussian
 from seepage.core.release import release
@@ -372,6 +372,53 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
         return Item("noise σ", "coarse", how, 1, prepared.sigma)
     how = "Declared in advance, and confirmed to meet the target."
     return Item("noise σ", "declared", how, 1, prepared.sigma)
+
+
+def write_release_card(
+    procedure: Procedure,
+    prepared: Prepared,
+    items: Sequence[Item],
+    useful: Usefulness | None,
+    limits: Limits,
+) -> str:
+    """Return the model card, of declared, coarse or noisy figures only, as Markdown."""
+    membership, gain = limits.max_membership, limits.max_guess_gain
+    kept = []
+    if membership is not None and membership < 1:
+        kept.append(
+            f"membership inference succeeds at most {percent(membership)} of the time (chance: "
+            "50 %)"
+        )
+    if gain is not None and gain < 1:
+        kept.append(
+            f"the release raises the success rate of guessing a class or category by at most "
+            f"{100 * gain:.3g} percentage points"
+        )
+    if (rate := limits.max_guess_tpr) is not None and rate < 1:
+        kept.append(
+            f"attribute inference recognises a class or category at most {percent(rate)} of the "
+            "time at a false positive rate of 1 %"
+        )
+    # If σ follows the most exposed record, the other figures' ε says nothing about all that leaves.
+    follows = prepared.vote is None and procedure.sigma is None
+    drawn = (prepared.vote.epsilon if prepared.vote else 0.0) + (useful.epsilon if useful else 0.0)
+    epsilon = 0.0 if follows else drawn
+    return render(
+        "release-card.md.j2",
+        procedure=procedure,
+        prepared=prepared,
+        settings=prepared.trained.settings,
+        items=items,
+        listing=item_table(items),
+        kept=kept,
+        categories=any(limit is not None and limit < 1 for limit in (gain, rate)),
+        checked=CHECKED,
+        unit=prepared.trained.unit,
+        epsilon=epsilon,
+        interval_kept=interval_kept(epsilon),
+        useful=useful,
+        useless=useful is not None and useful.share >= useful.constant,
+    )
 
 
 def _losses(

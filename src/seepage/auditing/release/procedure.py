@@ -22,16 +22,15 @@ import pyarrow as pa
 from seepage.auditing.audit import check_noise_or_target
 from seepage.auditing.findings import ONE_PERSON, ONE_ROW
 from seepage.auditing.intake.neighbouring_table import NeighbouringTable
-from seepage.auditing.intake.table import (
-    UNITS,
-    TableInMemory,
-    central_scale,
-    encode,
-    plan_columns,
-)
+from seepage.auditing.intake.table import UNITS, TableInMemory, central_scale, encode, plan_columns
 from seepage.auditing.measures import largest_share, neighbouring_models, record_leakage
 from seepage.auditing.questions import ReleaseQuestion
-from seepage.auditing.release.ledger import Recognition, ReleaseLedger, UnrecognisedRecordsWarning
+from seepage.auditing.release.ledger import (
+    BudgetSpentError,
+    Recognition,
+    ReleaseLedger,
+    UnrecognisedRecordsWarning,
+)
 from seepage.auditing.release.noise_vote import (
     NoiseDraw,
     Seats,
@@ -144,13 +143,6 @@ class Procedure(ReleaseQuestion):
         chosen = sigma, least, figures, needed, seats, vote, spent, rows
         return Prepared(trained, eta, recognition, *chosen)
 
-    def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
-        """Return the figures published without noise, for a neighbouring table.
-
-        A drawn σ is not drawn again; it counts as changed only if it is not enough for this table.
-        """
-        return self.rerun(raw, prepared)[0]
-
     def rerun(
         self, raw: pa.Table, prepared: Prepared, encoded: EncodedTable | None = None
     ) -> tuple[dict[str, Any], float, TrainedModel]:
@@ -172,7 +164,10 @@ class Procedure(ReleaseQuestion):
     def with_noise(
         self, needed: float, figures: dict[str, Any], prepared: Prepared
     ) -> dict[str, Any]:
-        """Return the figures of another table, with σ; a drawn σ is not drawn again."""
+        """Return the figures of another table, with σ.
+
+        A drawn σ is not drawn again; it counts as changed only if it is not enough for this table.
+        """
         return {"σ": self._noise(needed, prepared.vote)} | figures
 
     def encode(self, table: TableInMemory) -> EncodedTable:
@@ -258,7 +253,7 @@ class Procedure(ReleaseQuestion):
         gone = int(np.sum(left <= 0))
         if gone:
             who = MANY[ONE_ROW if self.person is None else ONE_PERSON]
-            raise InputError(
+            raise BudgetSpentError(
                 f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} has been "
                 f"spent by earlier releases; leave out {who} without a remaining budget, or raise "
                 "--target-eta. `seepage ledger show` with the table shows the remaining budgets."
@@ -300,7 +295,8 @@ class Procedure(ReleaseQuestion):
             return least if vote is None else max(least, vote.sigma)
         if needed > self.sigma * (1 + SAME):
             earlier = self.ledger is not None and self.ledger.releases
-            raise InputError(
+            refusal = BudgetSpentError if earlier else InputError
+            raise refusal(
                 f"With the declared σ = {self.sigma:g}, some "
                 f"{ONE[ONE_ROW if self.person is None else ONE_PERSON]} would leak more than the "
                 f"target of η = {self.target_eta:g}"
@@ -361,7 +357,11 @@ class NeighbouringReruns:
         rest = TableInMemory(self.raw.take(pa.array(kept)))
         for k, (table, columns) in enumerate(tables):
             with suppress(InputError):
-                encoded = self._encoded(table, rest, rows, columns)
+                there = rest
+                if columns is not None:
+                    own = self.prepared.trained.table
+                    there = NeighbouringTable(table, self._before, own, rest, rows, columns)
+                encoded = self.procedure.encode(there)
                 known = self._alike(table, encoded, rows, columns)
                 if known is None:
                     found[k] = self._directly(table, encoded)
@@ -370,7 +370,12 @@ class NeighbouringReruns:
         moves = self._models.moves([known.change for known in alike.values()]) if alike else ()
         for (k, known), move in zip(alike.items(), moves, strict=True):
             with suppress(InputError):
-                found[k] = self._nearby(known, move) or self._directly(tables[k][0])
+                if not np.isfinite(move).all():  # it is not certain where the parameters are
+                    found[k] = self._directly(tables[k][0])
+                    continue
+                needed = self._models.largest(known.change, move, known.step, known.allowed)
+                figures = self.procedure.with_noise(needed, known.figures, self.prepared)
+                found[k] = Rerun(figures, needed, float(np.linalg.norm(move)))
         return found
 
     @cached_property
@@ -380,20 +385,6 @@ class NeighbouringReruns:
     @cached_property
     def _before(self) -> TableInMemory:
         return TableInMemory(self.raw)
-
-    def _encoded(
-        self,
-        table: pa.Table,
-        rest: TableInMemory,
-        rows: np.ndarray,
-        columns: Sequence[str] | None,
-    ) -> EncodedTable:
-        """Encode a table, given the table without the rows that changed."""
-        if columns is None:
-            return self.procedure.encode(rest)
-        own = self.prepared.trained.table
-        new = NeighbouringTable(table, self._before, own, rest, rows, columns)
-        return self.procedure.encode(new)
 
     def _alike(
         self,
@@ -410,7 +401,7 @@ class NeighbouringReruns:
             self._models.usable
             and there.settings == trained.settings
             and _coded(encoded) == _coded(trained.table)
-            and _scales(encoded) == _scales(trained.table)
+            and [a.scale for a in encoded.attributes] == [a.scale for a in trained.table.attributes]
             and len(trained.records) == len(self.raw)
             and len(there.records) == stays
             and sorted(encoded.labels.counts or ()) == sorted(trained.table.labels.counts or ())
@@ -426,14 +417,6 @@ class NeighbouringReruns:
             change = self._models.change(rows, records.X, labels)
         return _Alike(change, self.procedure.figures_of(there), allowed, encoded.labels.step)
 
-    def _nearby(self, known: _Alike, move: np.ndarray) -> Rerun | None:
-        """Return the result on a table whose parameters change by ``move``, if that is certain."""
-        if not np.isfinite(move).all():
-            return None
-        needed = self._models.largest(known.change, move, known.step, known.allowed)
-        figures = self.procedure.with_noise(needed, known.figures, self.prepared)
-        return Rerun(figures, needed, float(np.linalg.norm(move)))
-
     def _directly(self, table: pa.Table, encoded: EncodedTable | None = None) -> Rerun:
         """Return the result on a table from its rows."""
         figures, needed, trained = self.procedure.rerun(table, self.prepared, encoded)
@@ -446,11 +429,6 @@ class NeighbouringReruns:
 def released_numbers(model: object) -> np.ndarray:
     """Return the coefficients and the intercept of a model as one vector."""
     return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
-
-
-def _scales(table: EncodedTable) -> list[float]:
-    """Return the units in which a record's leakage measures the columns."""
-    return [attribute.scale for attribute in table.attributes]
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ from seepage.auditing.findings import (
     SCHEMA,
     SHARES,
     Audit,
-    GuessFinding,
     Remedy,
     RemedyKind,
     SomeRecords,
@@ -41,17 +41,12 @@ from seepage.auditing.findings import (
 from seepage.auditing.report.figures import Drawing, draw_figures
 from seepage.auditing.report.first_screen import show_audit
 from seepage.auditing.report.rendering import TEMPLATES, Report, render, tell, to_plain
-from seepage.auditing.report.verdict import (
-    judge,
-    name_change,
-    tell_steps,
-)
+from seepage.auditing.report.verdict import judge, name_change, tell_steps
 from seepage.auditing.report.words import (
     MANY,
     compared,
     count_over,
     error_at,
-    error_said,
     find_limit,
     most_exposed,
     number,
@@ -450,7 +445,7 @@ def _lines_below(report: AuditReport, most: int) -> Iterator[RenderableType]:
             number(audit.records.quantile("eta", 1)),
             "–" if risks is None else percent(risks.recognised),
             "–" if worst is None else f"{100 * worst.gain:.3g} pts",
-            error_said(audit, audit.sigma),
+            say_error(audit, error_at(audit, audit.sigma)),
             "" if audit.usefulness is None else audit.usefulness.compared,
         )
         heads = ("remedy, by error", "η", "recognised", "guess gains", "error", "vs constant")
@@ -483,7 +478,11 @@ def _risk_rows(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
         about = f"about {percent(found.membership)}"
         name = found.attacker.partition(",")[0]
         yield f"  {noise}{name} (estimate)", about, chance, whom(audit, found.row)
-    for guess in _worst_guesses(audit):
+    guesses = () if risks is None else risks.guesses
+    sensitive = {a.name for a in audit.attributes if a.sensitive}
+    # The guesses with the largest gain, of all columns and of the sensitive columns
+    among = (guesses, [guess for guess in guesses if guess.name in sensitive])
+    for guess in dict.fromkeys(max(some, key=attrgetter("gain")) for some in among if some):
         baseline = f"{percent(guess.baseline)} without it"
         name = f"“{short(guess.name, 24)}” guessed right"
         yield name, percent(guess.right), baseline, whom(audit, guess.row, guess.unit)
@@ -497,19 +496,8 @@ def _risk_rows(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
     yield "leakage η", number(worst), told, whom(audit, exposed) if worst > 0 else ""
     constant = f"{say_error(audit, audit.curve.trivial_error)} for a constant"
     name = audit.curve.error_name.partition(" (")[0]
-    yield f"{name}, unseen records", error_said(audit, audit.sigma), constant, ""
-
-
-def _worst_guesses(audit: Audit) -> Iterator[GuessFinding]:
-    """Yield the guesses with the largest gain of all columns and of the sensitive columns."""
-    guesses = () if audit.risks is None else audit.risks.guesses
-    sensitive = {a.name for a in audit.attributes if a.sensitive}
-    seen: GuessFinding | None = None
-    for among in (guesses, [guess for guess in guesses if guess.name in sensitive]):
-        worst = max(among, key=lambda guess: guess.gain, default=None)
-        if worst is not None and worst is not seen:
-            yield worst
-        seen = worst
+    error = say_error(audit, error_at(audit, audit.sigma))
+    yield f"{name}, unseen records", error, constant, ""
 
 
 def _remedy_row(audit: Audit, remedy: Remedy) -> tuple[str, ...]:
@@ -533,7 +521,7 @@ def _remedy_row(audit: Audit, remedy: Remedy) -> tuple[str, ...]:
         "–" if remedy.eta is None else number(remedy.eta),
         unknown if remedy.membership is None else percent(remedy.membership),
         f"{100 * remedy.gain:.3g} pts" if remedy.gain is not None else unknown if guessed else "–",
-        "–" if remedy.error is None else say_error(audit, remedy.error),
+        say_error(audit, remedy.error),
         remark,
     )
 

@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 
 from seepage.auditing.decision.presets import DEFAULT, PRESETS
-from seepage.auditing.findings import (
-    NOT_MEASURED,
-    AttributeFinding,
-    Audit,
-    Remedy,
-)
+from seepage.auditing.findings import NOT_MEASURED, AttributeFinding, Audit, Remedy
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
 from seepage.auditing.report.verdict import meets_limits
 from seepage.auditing.report.words import (
@@ -172,6 +167,9 @@ def show_audit(audit: Audit) -> FirstScreen:
         "guesses with other noise": risks is not None and (known_curve is None or other_noise),
         "usefulness": error_at(audit, audit.sigma) is None,
     }
+    name = audit.preset or DEFAULT
+    of = "Preset" if audit.preset else "No preset chosen; our default,"
+    standard = f"{of} “{name}” ({PRESETS[name].audience}):"
     return FirstScreen(
         cards=tuple(_cards(audit)),
         histogram=None if edges is None else edges.histogram(),
@@ -185,19 +183,11 @@ def show_audit(audit: Audit) -> FirstScreen:
         if stops
         else (),
         open=tuple(question for question, is_open in unanswered.items() if is_open),
-        standard=_standard(audit),
+        standard=(standard, "met" if meets_limits(audit) else "not met")
+        if audit.preset or not audit.gates
+        else None,
         figure="leakage" if edges is None else "",
     )
-
-
-def _standard(audit: Audit) -> tuple[str, str] | None:
-    """Return the preset of the limits, and whether it is met; ``None`` for other limits."""
-    if audit.gates and audit.preset is None:
-        return None
-    name = audit.preset or DEFAULT
-    of = "Preset" if audit.preset else "No preset chosen; our default,"
-    whom_for = f"{of} “{name}” ({PRESETS[name].audience}):"
-    return whom_for, "met" if meets_limits(audit) else "not met"
 
 
 # The three numbers --------------------------------------------------------------------------------
@@ -422,10 +412,7 @@ def _remedies(audit: Audit) -> Remedies:
     )
     tried = [r for r in audit.remedies if r.error is not None and r.reason is None]
     lines = [
-        (
-            remedy.no_better,
-            _remedy_line(audit, remedy),
-        )
+        (remedy.no_better, _remedy_line(audit, remedy))
         for remedy in sorted(tried, key=attrgetter("rank"))
     ]
     baseline = RemedyLine("constant prediction", ("–",) * 3, say_error(audit, constant), "")
@@ -487,6 +474,5 @@ def _line(
         NOT_MEASURED if right is None else percent(right),
         f"{100 * gain:.3g} pts" if gain is not None else NOT_MEASURED if guessed else "–",
     )
-    if error is None:
-        return RemedyLine(name, cells, "–", NOT_MEASURED)
+    word = NOT_MEASURED if error is None else word
     return RemedyLine(name, cells, say_error(audit, error), word, TONES[word])

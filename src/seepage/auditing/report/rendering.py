@@ -39,8 +39,8 @@ _FILTERS = (
     "capital level_error"
 )
 _CALLED = (
-    "relative_error count_over find_limit say_error error_said spread_kept spread_kept_of "
-    "number_of whom tried"
+    "relative_error count_over find_limit say_error error_at spread_kept spread_kept_of number_of "
+    "whom tried"
 )
 
 

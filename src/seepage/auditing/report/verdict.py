@@ -105,10 +105,7 @@ def judge(audit: Audit) -> Verdict:
 
 
 # A model that is not better than a constant prediction, in a label
-_COMPARED = {
-    "not told apart": "no better than a constant",
-    "worse": "worse than a constant",
-}
+_COMPARED = {"not told apart": "no better than a constant", "worse": "worse than a constant"}
 
 
 def meets_limits(audit: Audit) -> bool:
@@ -121,8 +118,7 @@ def meets_limits(audit: Audit) -> bool:
 def _leaks_more(audit: Audit) -> bool:
     """Return whether a record exceeds the limit on η, if the caller set one or no risk is known."""
     named = any(gate.name == "--max-eta" for gate in audit.gates)
-    asked = audit.risks is None or named or audit.noise.how not in ("given", "default")
-    return asked and count_over(audit) > 0
+    return (audit.risks is None or named or audit.noise.has_target) and count_over(audit) > 0
 
 
 def _tell_within(audit: Audit) -> str:

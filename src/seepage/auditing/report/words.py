@@ -310,15 +310,11 @@ def compared(audit: Audit, sigma: float) -> str:
     return NOT_MEASURED if found is None else found.compared
 
 
-def say_error(audit: Audit, error: float) -> str:
+def say_error(audit: Audit, error: float | None) -> str:
     """Write an error: a rate in per cent, or a number in the units of the target."""
+    if error is None:
+        return "–"
     return f"{100 * error:.1f} %" if audit.classes else number(error)
-
-
-def error_said(audit: Audit, sigma: float) -> str:
-    """Write the model's test error at a noise scale."""
-    error = error_at(audit, sigma)
-    return "–" if error is None else say_error(audit, error)
 
 
 def percent(probability: float) -> str:
