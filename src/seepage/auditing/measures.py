@@ -51,7 +51,7 @@ from seepage.core.result import (
     root,
 )
 from seepage.glm.changes.neighbouring_models import NeighbouringModels
-from seepage.glm.jacobian.at_optimum import PlainJacobians
+from seepage.glm.jacobian.operator import PlainJacobians
 from seepage.glm.leakage import describe_on, largest_leakage
 from seepage.support.room import copied, sorted_numbers
 from seepage.tables.columns import labels_of

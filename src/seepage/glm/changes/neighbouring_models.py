@@ -32,7 +32,7 @@ from seepage.glm.changes.batched_refits import Change
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel, callers_moves
 from seepage.glm.fitting.objective import FittedGLM, Objective, sums_at
-from seepage.glm.jacobian.at_optimum import PlainJacobians
+from seepage.glm.jacobian.operator import PlainJacobians
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 
