@@ -244,7 +244,18 @@ class LocalModel:
         cheap = 2.0 * len(self.X) * (self.outputs.count + 1) * P**3 <= 1e10
         if not (known and self.constant and self.shifts is None and cheap):
             return None
-        return Bend.of(self) if self.gram_solver.rounding < 1e-9 else None
+        if not self.gram_solver.rounding < 1e-9:
+            return None
+        sizes, P = np.sqrt(np.diagonal(self.inverse)), len(self.inverse)
+        root = sizes[:, None] * np.linalg.cholesky(self.inverse / np.outer(sizes, sizes))
+        bend = Bend(root, np.zeros((P, P * P)), self.outputs.count)
+        for piece in row_slices(len(self.X), (bend.outputs + 1) * P * P):
+            x = bend.seen(self.solver.design(self.X[piece]))
+            weights, along = self.outputs.third_parts(self.margins[piece], self.target[piece])
+            z = (along @ x).reshape(-1, P)
+            weights = (self.weight[piece, None] * weights).reshape(-1, 1)
+            bend.third[:] += (weights * z).T @ (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
+        return bend
 
     @cached_property
     def error_effect(self) -> np.ndarray:
@@ -275,20 +286,6 @@ class Bend:
     root: np.ndarray  # A with AAᵀ = H⁻¹, so that changes are δ = Au, (P, P)
     third: np.ndarray  # T, (P, P²)
     outputs: int
-
-    @classmethod
-    def of(cls, model: LocalModel) -> Bend:
-        """Return the sum over a model's records."""
-        sizes, P = np.sqrt(np.diagonal(model.inverse)), len(model.inverse)
-        root = sizes[:, None] * np.linalg.cholesky(model.inverse / np.outer(sizes, sizes))
-        bend = cls(root, np.zeros((P, P * P)), model.outputs.count)
-        for piece in row_slices(len(model.X), (bend.outputs + 1) * P * P):
-            x = bend.seen(model.solver.design(model.X[piece]))
-            weights, along = model.outputs.third_parts(model.margins[piece], model.target[piece])
-            z = (along @ x).reshape(-1, P)
-            weights = (model.weight[piece, None] * weights).reshape(-1, 1)
-            bend.third[:] += (weights * z).T @ (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
-        return bend
 
     def seen(self, design: np.ndarray) -> np.ndarray:
         """Return ``x̂ = Aᵀx̃`` of records, one vector per output, (m, D) → (m, c, P)."""
