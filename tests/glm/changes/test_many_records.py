@@ -48,8 +48,8 @@ def test_bounds_of_many_records_contain_fits_from_scratch(monkeypatch: pytest.Mo
 
         monkeypatch.setattr(Expansion, "affords", affords)
         changes = sp.leakage(model, X, y, noise=sp.Gaussian(SIGMA)).release.finite_changes()
-        left = changes.without(rows).distances()
-        swapped = changes.replaced(rows, Alternatives(labels=np.array([0.0, 1.0]))).distances()
+        left = changes.moves(rows).distances()
+        swapped = changes.moves(rows, Alternatives(labels=np.array([0.0, 1.0]))).distances()
         flipped = (1 - y[rows]).astype(int)
         least, most = np.array(
             [[one[:, 0], two[rows, flipped]] for one, two in zip(left, swapped, strict=True)]

@@ -91,27 +91,17 @@ class ChangedRecords(FiniteChanges):
 
     # Certified --------------------------------------------------------------------------------
 
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the changes when each of these records is left out, K = 1."""
-        return self._of_every_size(np.asarray(rows), None)
-
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return certified bounds on the changes when each record takes each alternative value."""
-        return self._of_every_size(np.asarray(rows), others)
-
-    def _of_every_size(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified changes due to records or sets of records, grouped by size."""
-        K = 1 if others is None else len(others)
+    def moves(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return certified bounds on the changes if records, or sets of them, change or leave."""
+        rows, K = np.asarray(rows), 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for which, sets in of_one_size(rows):
             # The decomposition of a large set takes longer than a refit without it.
             large = (sets.shape[1] * self.model.outputs.count) ** 3 > self.work
             if not large or self.model.shifts is not None:
                 moves.put(which, self._certified(sets, others))
-            elif others is None:
-                moves.put(which, self.without_exactly(rows[which]))
             else:
-                moves.put(which, self.replaced_exactly(rows[which], others))
+                moves.put(which, self.moves_exactly(rows[which], others))
         return moves
 
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
@@ -199,32 +189,29 @@ class ChangedRecords(FiniteChanges):
 
     # By refits --------------------------------------------------------------------------------
 
-    def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the changes when records are left out, alone or together, computed by refits."""
-        if self.model.shifts is not None:
-            raise InputError(
-                "Refitting the model without several records requires all records in memory, but "
-                "the data are read in chunks; load the rows of the fit into memory first."
-            )
-        changes = [Change(np.atleast_1d(some)) for some in rows]
-        every = np.ones((len(rows), 1), dtype=bool)
-        return self.refitted(changes, every, *self.starts(rows, None)).moves()
-
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the changes for each alternative, computed by refits.
+    def moves_exactly(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the changes of :meth:`moves`, computed by refits.
 
         If several records change together, all of them have the same alternative.
         """
         model, every = self.model, [np.atleast_1d(some) for some in rows]
-        moved, changes = np.zeros((len(rows), len(others)), dtype=bool), []
-        for m, some in enumerate(every):
-            change, labels = model.changes(some, others)
-            moved[m] = ~model.unchanged(some, change, labels).all(axis=0)
-            for k in np.flatnonzero(moved[m]):
-                Z = model.X[some]
-                if others.values is not None:
-                    Z[:, list(others.columns)] = model.near(others)[k]
-                changes.append(Change(some, Z, labels[:, k], model.weight[some]))
+        if others is None:
+            if model.shifts is not None:
+                raise InputError(
+                    "Refitting the model without several records requires all records in memory, "
+                    "but the data are read in chunks; load the rows of the fit into memory first."
+                )
+            moved, changes = np.ones((len(rows), 1), dtype=bool), [Change(some) for some in every]
+        else:
+            moved, changes = np.zeros((len(rows), len(others)), dtype=bool), []
+            for m, some in enumerate(every):
+                change, labels = model.changes(some, others)
+                moved[m] = ~model.unchanged(some, change, labels).all(axis=0)
+                for k in np.flatnonzero(moved[m]):
+                    Z = model.X[some]
+                    if others.values is not None:
+                        Z[:, list(others.columns)] = model.near(others)[k]
+                    changes.append(Change(some, Z, labels[:, k], model.weight[some]))
         return self.refitted(changes, moved, *self.starts(rows, others)).moves()
 
     def parameter_changes(self, changes: list[Change]) -> np.ndarray:

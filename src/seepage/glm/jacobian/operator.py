@@ -65,7 +65,6 @@ from seepage.support.chunks import by_rows, progress, row_slices, small_on_one_c
 from seepage.tables.source import Array
 
 Answer = TypeVar("Answer", bound=Callable[..., Array])  # a method of a Jacobian
-_FIRST = 32  # records whose largest eigenvalues are taken at first
 
 
 def exact_records(
@@ -719,7 +718,8 @@ class PlainJacobians:
         ``bounds`` are upper bounds on these ratios, which may be infinite. Records are processed in
         decreasing order of their bounds until no remaining bound exceeds the largest ratio found.
         """
-        left, largest, count = np.array(bounds), 0.0, _FIRST if blocks is None else _FIRST // 8
+        left, largest = np.array(bounds), 0.0
+        count = 32 if blocks is None else 4  # the records, or blocks, whose turn it is at first
         while len(some := np.flatnonzero(~(left <= largest))):
             if len(some) > count:
                 some = some[np.argpartition(-left[some], count)[:count]]
