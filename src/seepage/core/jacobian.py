@@ -165,7 +165,8 @@ class Attributes:
         asked = [columns] if isinstance(columns, str | int | np.integer) else list(columns)
         if not asked and not label:
             raise InputError("No column was named; name at least one column, or pass label=True.")
-        blocks = [self._members(name) for name in asked]
+        own = self.declared
+        blocks = [own[n] if isinstance(n, str) and n in own else (self._column(n),) for n in asked]
         flat = [j for block in blocks for j in block]
         if len(set(flat)) < len(flat):
             twice = next(j for j in flat if flat.count(j) > 1)
@@ -173,11 +174,6 @@ class Attributes:
         shown = ", ".join(str(n) if isinstance(n, str) else self.names[n] for n in asked)
         about = f"{shown}{and_label}" if asked else "the label"
         return Unknowns(tuple(flat), label, self._basis(blocks) if simplex else None), about
-
-    def _members(self, name: str | int) -> tuple[int, ...]:
-        if isinstance(name, str) and name in self.declared:
-            return self.declared[name]
-        return (self._column(name),)
 
     def _column(self, name: str | int) -> int:
         d = len(self.names)
@@ -569,9 +565,12 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     below ``1e-10`` of its value (``1e-6`` in single precision; the value's error is far smaller),
     or when the whole space is spanned and the result is exact.
     """
-    if like.shape[1] <= DENSE_LIMIT:
-        return dense_largest(_written_out(apply, like))
     xp = array_namespace(like)
+    if like.shape[1] <= DENSE_LIMIT:
+        units = xp.eye(like.shape[1], dtype=like.dtype, device=like.device)
+        columns = [apply(xp.zeros_like(like) + unit[None, :]) for unit in units]
+        matrices = xp.stack(columns, axis=2)
+        return dense_largest((matrices + xp.matrix_transpose(matrices)) / 2)
     # One fixed start for all, so that the same question always gets the same answer.
     start = np.random.default_rng(0).standard_normal(like.shape[1])
     start = xp.zeros_like(like) + xp.asarray(start, dtype=like.dtype, device=like.device)
@@ -587,18 +586,6 @@ def dense_largest(matrices: Array) -> Array:
     single = matrices.shape[-1] == 1
     values = matrices[..., 0, 0] if single else xp.linalg.eigvalsh(matrices)[..., -1]
     return xp.where(values > 0, values, xp.zeros_like(values))
-
-
-def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
-    xp = array_namespace(like)
-    m, k = like.shape
-    columns = []
-    for j in range(k):
-        unit = xp.zeros_like(like)
-        unit[:, j] = 1.0
-        columns.append(apply(unit))
-    matrices = xp.reshape(xp.concat(columns, axis=1), (m, k, k))
-    return (matrices + xp.matrix_transpose(matrices)) / 2
 
 
 def leading_ritz_values(
