@@ -30,8 +30,14 @@ from seepage.auditing.findings import (
     median_of,
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
-from seepage.core.information import block_norms, inverse_work
-from seepage.core.jacobian import ReleaseJacobian, Unknowns, inverse_gram_diagonal, largest_square
+from seepage.core.jacobian import (
+    ReleaseJacobian,
+    Unknowns,
+    block_norms,
+    inverse_gram_diagonal,
+    inverse_work,
+    largest_square,
+)
 from seepage.core.noise import Gaussian
 from seepage.core.questions import (
     ALL,

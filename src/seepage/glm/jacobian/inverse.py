@@ -31,8 +31,7 @@ from typing import NamedTuple
 
 from array_api_compat import array_namespace
 
-from seepage.core.information import inverses
-from seepage.core.jacobian import ReleaseJacobian, Unknowns
+from seepage.core.jacobian import ReleaseJacobian, Unknowns, inverses
 from seepage.glm.jacobian.terms import (
     FINE,
     GLMAccuracy,

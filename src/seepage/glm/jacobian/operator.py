@@ -33,12 +33,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
-from seepage.core.information import block_norms
 from seepage.core.jacobian import (
     WIDE_CHUNK,
     EntryJacobian,
     ReleaseJacobian,
     Unknowns,
+    block_norms,
     dense_largest,
     from_entries,
     largest_eigenvalues,
