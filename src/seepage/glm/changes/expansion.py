@@ -390,18 +390,14 @@ class _Equation:
 
     def solved(self, v: np.ndarray, curved: np.ndarray) -> np.ndarray:
         """Return ``(I − a x̂x̂ᵀ + b ẑẑᵀ)⁻¹v``, (N, P), by Woodbury's formula."""
-        v = self._without(v)
+        share = self.bends[0] / (1 - self.bends[0] * _dot(self.x, self.x))
+        v = v + (share * _dot(self.x, v))[:, None] * self.x
         if self.arrival is None:
             return v
         z = self.arrival[0]
-        arrived = self._without(z)
+        arrived = z + (share * _dot(self.x, z))[:, None] * self.x
         taken = curved / (1 + curved * _dot(z, arrived))
         return np.asarray(v - (taken * _dot(z, v))[:, None] * arrived)
-
-    def _without(self, v: np.ndarray) -> np.ndarray:
-        a = self.bends[0]
-        share = a / (1 - a * _dot(self.x, self.x))
-        return np.asarray(v + (share * _dot(self.x, v))[:, None] * self.x)
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -67,10 +67,14 @@ class LocalModel:
         near = optimum.near if fit is None else fit
         X = X if optimum.centre is None else X - optimum.centre[None, :]
         self.fit, self.X = in_numpy(near, X)
-        self.shifts, self._noise = shifts, noise
+        self.shifts = shifts
         self.centre = None if optimum.centre is None else as_numpy(optimum.centre).astype(float)
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
         self.outputs = Outputs(self.fit.family)
+        # ``v ↦ Φ^½v`` on vectors of the free parameters, along the last axis. The solver stores it
+        # instead of the model: a reference cycle would keep the records of every chunk in memory
+        # until garbage collection.
+        self.seen = Whitening(noise, self.theta.size, self.centre, self.outputs)
         # M in |ℓ‴| ≤ M ℓ″; where it is 0 centres are exact: no error of the slopes has an effect.
         # Where none is known it counts as 0 too, and :attr:`ChangedRecords.certifies` sees to it
         # that no certificate is asked for.
@@ -86,15 +90,6 @@ class LocalModel:
             derivatives, _, error = optimum.derivatives(alike, X, every=False)
             slope = derivatives(slice(0, X.shape[0]))[0][:, 0]
             self._known_slopes = as_numpy(slope), as_numpy(error)
-
-    @cached_property
-    def seen(self) -> Whitening:
-        """The operator ``v ↦ Φ^½v`` on vectors ``v`` of the free parameters, along the last axis.
-
-        The solver stores this operator instead of the model: a reference cycle would keep the
-        records of every chunk in memory until garbage collection.
-        """
-        return Whitening(self._noise, self.theta.size, self.centre, self.outputs)
 
     # The records at the minimiser -------------------------------------------------------------
 
