@@ -75,8 +75,8 @@ class Question:
         changes = self.changes()
         rows = np.arange(changes.records)
         if not self.flips:
-            return changes.without(rows)
-        return changes.replaced(rows, Alternatives(labels=changes.class_labels()))
+            return changes.moves(rows)
+        return changes.moves(rows, Alternatives(labels=changes.class_labels()))
 
     def warm_started(self, rows: np.ndarray) -> None:
         """Refit for some records, starting at the fitted parameters."""
@@ -92,8 +92,8 @@ class Question:
         """Answer for some records by refits started from the expansion."""
         changes = self.changes()
         if not self.flips:
-            return changes.without_exactly(np.asarray(rows))
-        return changes.replaced_exactly(rows, Alternatives(labels=changes.class_labels()))
+            return changes.moves_exactly(np.asarray(rows))
+        return changes.moves_exactly(rows, Alternatives(labels=changes.class_labels()))
 
 
 def compare(name: str, X: np.ndarray, y: np.ndarray, l2: float) -> dict[str, float]:

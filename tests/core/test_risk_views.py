@@ -152,12 +152,12 @@ def test_a_guess_of_a_category_is_bayes_rule_over_the_refits(problem: Problem) -
 def test_intervals_hold_the_refits_and_radii_the_moves(problem: Problem) -> None:
     changes = problem.leak.release.finite_changes()
     rows = np.arange(N)
-    least, most = changes.without(rows).distances()
+    least, most = changes.moves(rows).distances()
     truth = np.array([problem.distance(problem.without([i])) for i in range(N)])
     assert np.all(least[:, 0] <= truth * (1 + 1e-9) + 1e-12)
     assert np.all(truth <= most[:, 0] * (1 + 1e-9) + 1e-12)
     others = Alternatives((3,), np.array([[0.0], [1.0], [2.0]]))
-    least, most = changes.replaced(rows[:8], others).distances()
+    least, most = changes.moves(rows[:8], others).distances()
     truth2 = np.array(
         [[problem.distance(problem.changed(i, v, 3)) for v in range(3)] for i in range(8)]
     )
@@ -339,7 +339,7 @@ def test_labels_that_flip_stay_inside_their_intervals(l2: float, intercept: bool
     y = (X @ (rng.standard_normal(d) / 10) + rng.logistic(size=n) > 0).astype(float)
     model = sp.glm.LogisticRegression(l2=l2, fit_intercept=intercept).fit(X, y)
     changes = sp.leakage(model, X, y, noise=sp.Gaussian(0.1)).release.finite_changes()
-    moves = changes.replaced(np.arange(n), Alternatives(labels=changes.class_labels()))
+    moves = changes.moves(np.arange(n), Alternatives(labels=changes.class_labels()))
     least, most = (ends.max(axis=1) for ends in moves.distances())
     here = refit("bernoulli", X, y, np.ones(n), n * l2, intercept)
     for i in range(0, n, 3):
@@ -358,10 +358,10 @@ def test_few_passes_over_pairs_leave_wider_intervals(monkeypatch: pytest.MonkeyP
     problem = Problem("bernoulli", everything=True)
     changes = problem.leak.release.finite_changes()
     others = Alternatives((3,), np.array([[0.0], [2.0]]))
-    truth = changes.replaced_exactly(np.arange(N), others).distances()[1]
-    narrow = changes.replaced(np.arange(N), others).distances()
+    truth = changes.moves_exactly(np.arange(N), others).distances()[1]
+    narrow = changes.moves(np.arange(N), others).distances()
     monkeypatch.setattr("seepage.glm.changes.changed_records.PAIR_WORK", 1.0)
-    wide = changes.replaced(np.arange(N), others).distances()
+    wide = changes.moves(np.arange(N), others).distances()
     for least, most in (narrow, wide):
         assert np.all(least <= truth * (1 + 1e-8) + 1e-9)
         assert np.all(truth <= most * (1 + 1e-8) + 1e-9)
@@ -377,7 +377,7 @@ def test_intervals_do_not_depend_on_how_many_records_are_asked_at_once(
 
     def asked() -> tuple[np.ndarray, np.ndarray]:
         changes = problem.leak.release.finite_changes()
-        found = changes.without(rows) if column is None else changes.replaced(rows, others)
+        found = changes.moves(rows) if column is None else changes.moves(rows, others)
         return found.distances()
 
     together = asked()
@@ -521,7 +521,7 @@ def test_a_record_replaced_by_itself_moves_nothing() -> None:
     problem = Problem("gaussian", everything=False)
     changes = problem.leak.release.finite_changes()
     rows, same = np.array([3]), Alternatives((0,), problem.X[3:4, :1])
-    least, most = changes.replaced_exactly(rows, same).distances()
+    least, most = changes.moves_exactly(rows, same).distances()
     assert least.tolist() == most.tolist() == [[0.0]]
     with pytest.raises(sp.InputError, match="gaussian family has no probabilities, so the"):
         changes.log_likelihoods(rows, same)

@@ -98,15 +98,15 @@ def holds(moves: Moves, truth: np.ndarray) -> bool:
 def test_intervals_hold_every_refit(case: Case) -> None:
     changes = case.leak.release.finite_changes()
     gone = np.array([[case.far(case.without(i))] for i in ROWS])
-    assert holds(changes.without(ROWS), gone)
+    assert holds(changes.moves(ROWS), gone)
     labels = Alternatives(labels=changes.class_labels())
     relabelled = np.array(
         [[case.far(case.labelled(i, k)) for k in range(case.classes)] for i in ROWS]
     )
-    assert holds(changes.replaced(ROWS, labels), relabelled)
+    assert holds(changes.moves(ROWS, labels), relabelled)
     levels = Alternatives((2,), np.array([[0.0], [1.0], [2.0]]))
     moved = np.array([[case.far(case.moved(i, v)) for v in range(3)] for i in ROWS])
-    assert holds(changes.replaced(ROWS, levels), moved)
+    assert holds(changes.moves(ROWS, levels), moved)
 
 
 def test_intervals_hold_where_a_column_is_far_from_zero() -> None:
@@ -130,17 +130,17 @@ def test_intervals_hold_where_a_column_is_far_from_zero() -> None:
             changed[i] = label
             truth[i, label] = np.linalg.norm(released(changed) - here)
     changes = leak.release.finite_changes()
-    assert holds(changes.replaced(np.arange(n), Alternatives(labels=np.eye(4))), truth)
+    assert holds(changes.moves(np.arange(n), Alternatives(labels=np.eye(4))), truth)
 
 
 def test_refits_are_what_brute_force_finds(case: Case) -> None:
     changes = case.leak.release.finite_changes()
     gone = [case.far(case.without(i)) for i in ROWS]
-    found = changes.without_exactly(np.asarray(ROWS))
+    found = changes.moves_exactly(np.asarray(ROWS))
     assert found.expected()[:, 0] == pytest.approx(gone, rel=1e-8, abs=1e-9)
     labels = Alternatives(labels=changes.class_labels())
     relabelled = [[case.far(case.labelled(i, k)) for k in range(case.classes)] for i in ROWS]
-    found = changes.replaced_exactly(ROWS, labels)
+    found = changes.moves_exactly(ROWS, labels)
     assert found.expected() == pytest.approx(np.array(relabelled), rel=1e-8, abs=1e-9)
 
 
@@ -148,11 +148,11 @@ def test_ordinary_records_are_certified_without_a_refit() -> None:
     X, y = load_iris(return_X_y=True)
     model = sp.glm.SoftmaxRegression(l2=0.1).fit(X, y)
     changes = sp.leakage(model, X, y, noise=sp.Gaussian(SIGMA)).release.finite_changes()
-    least, most = changes.without(np.arange(len(X))).distances()
+    least, most = changes.moves(np.arange(len(X))).distances()
     assert np.all(most - least <= 0.05 * (most + least))
     model = sp.glm.SoftmaxRegression(l2=10.0).fit(X, y)
     changes = sp.leakage(model, X, y, noise=sp.Gaussian(SIGMA)).release.finite_changes()
-    moves = changes.replaced(np.arange(len(X)), Alternatives(labels=np.eye(3)))
+    moves = changes.moves(np.arange(len(X)), Alternatives(labels=np.eye(3)))
     least, most = moves.distances()
     assert np.all(most - least <= 0.05 * (most + least))
 
@@ -175,9 +175,9 @@ def test_two_classes_are_the_logistic_model(l2: float, intercept: bool) -> None:
     ]
     rows = np.arange(120)
     for ask in (
-        lambda changes: changes.without(rows),
-        lambda changes: changes.replaced(rows, Alternatives(labels=changes.class_labels())),
-        lambda changes: changes.replaced(rows, Alternatives((3,), np.array([[0.0], [1.0]]))),
+        lambda changes: changes.moves(rows),
+        lambda changes: changes.moves(rows, Alternatives(labels=changes.class_labels())),
+        lambda changes: changes.moves(rows, Alternatives((3,), np.array([[0.0], [1.0]]))),
     ):
         (low, high), (least, most) = (
             ask(leak.release.finite_changes()).distances() for leak in leaks

@@ -123,8 +123,8 @@ def test_moves_under_weak_penalties_hold_the_truth(seed: int) -> None:
 
     left_out = [[distance(problem.parameters(np.arange(n) != i))] for i in ROWS]
     penalised = not problem.intercept
-    check(changes.without(ROWS), left_out, penalised)
-    check(changes.without_exactly(np.asarray(ROWS)), left_out, penalised)
+    check(changes.moves(ROWS), left_out, penalised)
+    check(changes.moves_exactly(np.asarray(ROWS)), left_out, penalised)
 
     columns, labels = [], []
     coded, values = problem.labels()
@@ -143,5 +143,5 @@ def test_moves_under_weak_penalties_hold_the_truth(seed: int) -> None:
         (Alternatives((0,), np.array([[0.0], [1.0]])), columns),
         (Alternatives(labels=coded), labels),
     ):
-        check(changes.replaced(ROWS, others), truth, penalised)
-        check(changes.replaced_exactly(ROWS, others), truth, penalised)
+        check(changes.moves(ROWS, others), truth, penalised)
+        check(changes.moves_exactly(ROWS, others), truth, penalised)

@@ -30,8 +30,14 @@ from seepage.auditing.findings import (
     median_of,
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
-from seepage.core.information import block_norms, inverse_work
-from seepage.core.jacobian import ReleaseJacobian, Unknowns, inverse_gram_diagonal, largest_square
+from seepage.core.jacobian import (
+    ReleaseJacobian,
+    Unknowns,
+    block_norms,
+    inverse_gram_diagonal,
+    inverse_work,
+    largest_square,
+)
 from seepage.core.noise import Gaussian
 from seepage.core.questions import (
     ALL,
@@ -51,7 +57,7 @@ from seepage.core.result import (
     root,
 )
 from seepage.glm.changes.neighbouring_models import NeighbouringModels
-from seepage.glm.jacobian.at_optimum import PlainJacobians
+from seepage.glm.jacobian.operator import PlainJacobians
 from seepage.glm.leakage import describe_on, largest_leakage
 from seepage.support.room import copied, sorted_numbers
 from seepage.tables.columns import labels_of

@@ -113,9 +113,7 @@ def guarantees(
         *_van_trees(leak, prior, spread, limits, which, position, sampling),
         _promised("two points", EVERY_ADVERSARY, two_point, *promised),
         *_cell(leak, limits, which, position, known),
-        _absence(leak, position),
-        _membership(promise, no_promise),
-        *_guesses(leak, spread, which[int(np.argmax(known))], position),
+        *_risks(leak, promise, no_promise, spread, which[int(np.argmax(known))], position),
     ]
     index = leak.source.index
     return Guarantees(
@@ -479,55 +477,51 @@ def _cell(
     yield _where_it_applies(name, ONE_CELL, line)
 
 
-def _absence(leak: Leakage[Any], position: int) -> Guarantee:
-    """Return the table row for membership inference on this record."""
-    name, unit = "advantage, this record", "advantage"
-
-    def line() -> Guarantee:
-        found = leak.membership(rows=[position])
-        value = float(advantage(found.mu)[0])
-        return Guarantee(name, value, MEMBERSHIP, found.mu.assumptions, unit=unit)
-
-    return replace(_where_it_applies(name, MEMBERSHIP, line), unit=unit)
-
-
-def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
-    """Return the table row for membership inference on any record, from the privacy guarantee."""
-    name, unit = "advantage, any record", "advantage"
-    if promise is None:
-        return Guarantee(name, None, MEMBERSHIP, (), reason=reason, unit=unit)
-    value, safe = membership_advantage(promise), promise.guarantee
-    return Guarantee(name, value, MEMBERSHIP, _about(promise), guarantee=safe, unit=unit)
-
-
-def _guesses(
-    leak: Leakage[Any], spread: ColumnSpread, column: int, position: int
+def _risks(
+    leak: Leakage[Any],
+    promise: PrivacyStatement | None,
+    reason: str,
+    spread: ColumnSpread,
+    column: int,
+    position: int,
 ) -> Iterator[Guarantee]:
-    """Yield the table rows for distinguishing two labels and for guessing the cell that leaks most.
+    """Yield the table rows for membership inference, and for guesses of the label and of one cell.
 
-    For labels, the advantage is ``2Φ(μ/2) − 1``, where μ is the distance, in units of the noise,
-    that the release moves if one label replaces the other. The cell is guessed to within one
-    standard deviation of its column; the advantage is the gain over the best guess without the
+    Membership inference is on this record and, from the privacy guarantee, on any record. For
+    labels, the advantage is ``2Φ(μ/2) − 1``, where μ is the distance, in units of the noise, that
+    the release moves if one label replaces the other. The cell that leaks most is guessed to within
+    one standard deviation of its column; the advantage is the gain over the best guess without the
     release.
     """
     width = float(np.sqrt(spread.variance[column]))
-    label = "advantage, label of this record"
-    cell = f"gain, {leak.source.names[column]} to ± {width:.3g}"
+
+    def absence() -> Guarantee:
+        found = leak.membership(rows=[position])
+        return Guarantee("", float(advantage(found.mu)[0]), "", found.mu.assumptions)
+
+    def any_record() -> Guarantee:
+        if promise is None:
+            raise InputError(reason)
+        value, safe = membership_advantage(promise), promise.guarantee
+        return Guarantee("", value, "", _about(promise), guarantee=safe)
 
     def two_labels() -> Guarantee:
         found = leak.guess(None, rows=[position])
-        value = float(advantage(found.mu)[0])
-        return Guarantee(label, value, ATTRIBUTE, found.right.assumptions, unit="advantage")
+        return Guarantee("", float(advantage(found.mu)[0]), "", found.right.assumptions)
 
     def one_cell() -> Guarantee:
         found = leak.within(column, width, rows=[position])
         value, assumptions = float(np.asarray(found.gain())[0]), found.right.assumptions
-        return Guarantee(
-            cell, value, ATTRIBUTE, (*assumptions, _FREQUENCIES), guarantee=False, unit="advantage"
-        )
+        return Guarantee("", value, "", (*assumptions, _FREQUENCIES), guarantee=False)
 
-    for name, line in ((label, two_labels), (cell, one_cell)):
-        yield replace(_where_it_applies(name, ATTRIBUTE, line), unit="advantage")
+    for name, adversary, bound in (
+        ("advantage, this record", MEMBERSHIP, absence),
+        ("advantage, any record", MEMBERSHIP, any_record),
+        ("advantage, label of this record", ATTRIBUTE, two_labels),
+        (f"gain, {leak.source.names[column]} to ± {width:.3g}", ATTRIBUTE, one_cell),
+    ):
+        line = _where_it_applies(name, adversary, bound)
+        yield replace(line, name=name, adversary=adversary, unit="advantage")
 
 
 def _line(line: Guarantee, width: int, numbered: dict[str, int], best: bool) -> str:

@@ -100,7 +100,21 @@ class Domain:
         else:
             lower, upper = _read_limits(domain, names)
             limits = cls(lower, upper, True)
-        _check_limits(limits, names, spread)
+        if limits.lower.shape != (len(names),) or limits.upper.shape != limits.lower.shape:
+            raise InputError(f"The domain must have limits for every column ({len(names)} in all).")
+        for name, low, high in zip(names, limits.lower, limits.upper, strict=True):
+            if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+                raise InputError(
+                    f"The limits of column {name!r} must be finite, with the lower limit first."
+                )
+        outside = np.flatnonzero((spread.least < limits.lower) | (spread.most > limits.upper))
+        if outside.size:
+            j = int(outside[0])
+            raise InputError(
+                f"Column {names[j]!r} ranges from {spread.least[j]:.4g} to {spread.most[j]:.4g} in "
+                f"the data, outside the stated domain from {limits.lower[j]:.4g} to "
+                f"{limits.upper[j]:.4g}; widen the domain."
+            )
         return limits
 
 
@@ -175,25 +189,6 @@ def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
         raise InputError("domain must map every column to its limits (lower, upper).") from None
 
 
-def _check_limits(domain: Domain, names: tuple[str, ...], spread: ColumnSpread) -> None:
-    if domain.lower.shape != (len(names),) or domain.upper.shape != domain.lower.shape:
-        raise InputError(f"The domain must have limits for every column ({len(names)} in all).")
-    for j, name in enumerate(names):
-        low, high = float(domain.lower[j]), float(domain.upper[j])
-        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-            raise InputError(
-                f"The limits of column {name!r} must be finite, with the lower limit first."
-            )
-    outside = np.flatnonzero((spread.least < domain.lower) | (spread.most > domain.upper))
-    if outside.size:
-        j = int(outside[0])
-        raise InputError(
-            f"Column {names[j]!r} ranges from {spread.least[j]:.4g} to {spread.most[j]:.4g} in "
-            f"the data, outside the stated domain from {domain.lower[j]:.4g} to "
-            f"{domain.upper[j]:.4g}; widen the domain."
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class GaussianPrior:
     """A Gaussian prior on the unknowns.
@@ -246,9 +241,11 @@ class GaussianPrior:
     @property
     def words(self) -> str:
         """A sentence that describes the prior."""
-        std = np.asarray(self.std, dtype=float)
-        mean = _said(self.mean, "mean")
-        spread = "a known covariance" if std.ndim == 2 else _said(self.std, "standard deviation")
+        mean, spread = (
+            f"{what} {_short(value)}" if np.ndim(value) == 0 else f"a {what} for each unknown"
+            for value, what in ((self.mean, "mean"), (self.std, "standard deviation"))
+        )
+        spread = "a known covariance" if np.ndim(self.std) == 2 else spread
         return (
             f"Before the release, the adversary's prior on the unknowns is Gaussian with {mean} "
             f"and {spread}."
@@ -350,10 +347,6 @@ def _spread(values: np.ndarray, size: int, what: str) -> np.ndarray:
     if not np.all(np.isfinite(values)):
         raise InputError(f"The prior's {what} must be finite.")
     return np.broadcast_to(values, (size,))
-
-
-def _said(value: Any, what: str) -> str:
-    return f"{what} {_short(value)}" if np.ndim(value) == 0 else f"a {what} for each unknown"
 
 
 def _short(value: Any) -> str:

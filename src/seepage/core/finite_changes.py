@@ -151,20 +151,15 @@ class FiniteChanges(ABC):
     target: np.ndarray
 
     @abstractmethod
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the moves if each given record is left out (K is 1)."""
+    def moves(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return certified bounds on the moves if each record takes each alternative value.
+
+        Without ``others``, each record is left out (K is 1).
+        """
 
     @abstractmethod
-    def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the moves if each given record is left out, computed by refits."""
-
-    @abstractmethod
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return certified bounds on the moves if records take each alternative value."""
-
-    @abstractmethod
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves if records take each alternative value, computed by refits."""
+    def moves_exactly(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the moves of :meth:`moves`, computed by refits."""
 
     @abstractmethod
     def log_likelihoods(
@@ -222,23 +217,15 @@ class ComposedChanges(FiniteChanges):
         self.records, self.target = parts[0].records, parts[0].target
         self.work = sum(part.work for part in parts)
 
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves if each given record is left out."""
-        return _sum([part.without(rows) for part in self.parts])
-
-    def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the moves if each given record is left out, computed by refits."""
-        return _sum([part.without_exactly(rows) for part in self.parts])
-
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves if each given record takes each alternative value."""
+    def moves(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the moves if each record takes each alternative value, or is left out."""
         self._check(others)
-        return _sum([part.replaced(rows, others) for part in self.parts])
+        return _sum([part.moves(rows, others) for part in self.parts])
 
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves if records take each alternative value, computed by refits."""
+    def moves_exactly(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the moves of :meth:`moves`, computed by refits."""
         self._check(others)
-        return _sum([part.replaced_exactly(rows, others) for part in self.parts])
+        return _sum([part.moves_exactly(rows, others) for part in self.parts])
 
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
@@ -255,12 +242,12 @@ class ComposedChanges(FiniteChanges):
         """Return the labels that a record may have."""
         return self.parts[0].class_labels()
 
-    def _check(self, others: Alternatives) -> None:
+    def _check(self, others: Alternatives | None) -> None:
         same = all(
             part.target.shape == self.target.shape and bool(np.all(part.target == self.target))
             for part in self.parts
         )
-        if others.labels is not None and not same:
+        if others is not None and others.labels is not None and not same:
             raise InputError(
                 "These releases have different labels, so there is no common label to guess; "
                 "measure each release separately."

@@ -7,7 +7,8 @@ block's columns. :class:`ReleaseJacobian` represents ``J`` for a set of records,
 result from the entries of ``J``, and :class:`AnswerAccuracy` computes the accuracy of the results.
 
 :func:`largest_eigenvalues` and :func:`inverse_gram_diagonal` compute eigenvalues and inverses of
-many information matrices at once. :class:`Refits` and
+many information matrices at once; :func:`block_norms`, :func:`inverses` and others use them, or a
+closed form of the release if there is one. :class:`Refits` and
 :class:`~seepage.core.finite_changes.FiniteChanges` measure finite changes.
 """
 
@@ -165,7 +166,8 @@ class Attributes:
         asked = [columns] if isinstance(columns, str | int | np.integer) else list(columns)
         if not asked and not label:
             raise InputError("No column was named; name at least one column, or pass label=True.")
-        blocks = [self._members(name) for name in asked]
+        own = self.declared
+        blocks = [own[n] if isinstance(n, str) and n in own else (self._column(n),) for n in asked]
         flat = [j for block in blocks for j in block]
         if len(set(flat)) < len(flat):
             twice = next(j for j in flat if flat.count(j) > 1)
@@ -173,11 +175,6 @@ class Attributes:
         shown = ", ".join(str(n) if isinstance(n, str) else self.names[n] for n in asked)
         about = f"{shown}{and_label}" if asked else "the label"
         return Unknowns(tuple(flat), label, self._basis(blocks) if simplex else None), about
-
-    def _members(self, name: str | int) -> tuple[int, ...]:
-        if isinstance(name, str) and name in self.declared:
-            return self.declared[name]
-        return (self._column(name),)
 
     def _column(self, name: str | int) -> int:
         d = len(self.names)
@@ -318,7 +315,7 @@ class ReleaseJacobian(ABC):
     Measures, bounds and reports use only this interface. A new kind of release implements the two
     products :meth:`forward` and :meth:`adjoint`. All other methods are derived from them, and are
     overridden if a closed form is faster. Quantities that all releases compute in the same way are
-    functions in :mod:`seepage.core.information`.
+    functions below, such as :func:`inverses`.
 
     Attributes
     ----------
@@ -569,9 +566,12 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     below ``1e-10`` of its value (``1e-6`` in single precision; the value's error is far smaller),
     or when the whole space is spanned and the result is exact.
     """
-    if like.shape[1] <= DENSE_LIMIT:
-        return dense_largest(_written_out(apply, like))
     xp = array_namespace(like)
+    if like.shape[1] <= DENSE_LIMIT:
+        units = xp.eye(like.shape[1], dtype=like.dtype, device=like.device)
+        columns = [apply(xp.zeros_like(like) + unit[None, :]) for unit in units]
+        matrices = xp.stack(columns, axis=2)
+        return dense_largest((matrices + xp.matrix_transpose(matrices)) / 2)
     # One fixed start for all, so that the same question always gets the same answer.
     start = np.random.default_rng(0).standard_normal(like.shape[1])
     start = xp.zeros_like(like) + xp.asarray(start, dtype=like.dtype, device=like.device)
@@ -587,18 +587,6 @@ def dense_largest(matrices: Array) -> Array:
     single = matrices.shape[-1] == 1
     values = matrices[..., 0, 0] if single else xp.linalg.eigvalsh(matrices)[..., -1]
     return xp.where(values > 0, values, xp.zeros_like(values))
-
-
-def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
-    xp = array_namespace(like)
-    m, k = like.shape
-    columns = []
-    for j in range(k):
-        unit = xp.zeros_like(like)
-        unit[:, j] = 1.0
-        columns.append(apply(unit))
-    matrices = xp.reshape(xp.concat(columns, axis=1), (m, k, k))
-    return (matrices + xp.matrix_transpose(matrices)) / 2
 
 
 def leading_ritz_values(
@@ -676,6 +664,77 @@ def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
     diagonal = xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
     error = xp.where(regular, error, xp.zeros_like(error))
     return diagonal, xp.zeros_like(diagonal) + error[:, None]
+
+
+# Measures from the Jacobian of any release --------------------------------------------------------
+
+
+def block_norms(
+    jacobian: ReleaseJacobian, unknowns: Unknowns, blocks: Sequence[Array]
+) -> list[float]:
+    """Return the largest eigenvalue of the information about these unknowns of each block."""
+    every = progress(blocks, "groups")
+    return [float(jacobian.column_norms([unknowns], rows)[0]) for rows in every]
+
+
+def column_traces(jacobian: ReleaseJacobian, attributes: list[Unknowns], rows: Array) -> Array:
+    """Return the trace of the information about each attribute, summed over the rows."""
+    xp = array_namespace(jacobian.X)
+
+    def cells(unknowns: Unknowns) -> Array:
+        return xp.sum(jacobian.cell_information(unknowns)[rows, :], axis=0)
+
+    every = cells(Unknowns(None, False))
+    # A trace is a sum over cells, and columns share theirs; a basis needs its own directions.
+    each = (u.of(every) if u.basis is None else cells(u) for u in attributes)
+    return xp.stack([xp.sum(own) for own in each])
+
+
+def columns_at_once(jacobian: ReleaseJacobian) -> int:
+    """Return the approximate number of attributes to pass to ``column_sums`` at a time."""
+    return jacobian.features if jacobian.sums_of_all else max(1, SUMS_HELD // jacobian.size**2)
+
+
+def inverses(
+    jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the diagonal of the inverse information about each row, and its relative errors.
+
+    Both have shape ``(n, q)``. For a subset of m rows, both have shape ``(m, q)``, and no closed
+    form is used. An entry is infinite if the inverse does not exist: no unbiased estimate then has
+    a finite error. The computation uses the singular values of the whitened Jacobian, since
+    computing the information matrix would square its condition number.
+    """
+    form = jacobian.inverse_form(unknowns) if rows is None else None
+    if form is not None:
+        return form.diagonals()
+    xp = array_namespace(jacobian.X)
+    chosen = every_row(jacobian) if rows is None else rows
+
+    def invert(piece: slice) -> Array:
+        J = jacobian.row_jacobians(unknowns, chosen[piece])
+        off = jacobian.accuracy.entries(J, unknowns, chosen[piece])
+        return xp.stack(inverse_gram_diagonal(J, xp.max(off, axis=1)), axis=2)
+
+    width = 3 * jacobian.size * unknowns.count(jacobian)
+    both = by_rows(invert, int(chosen.shape[0]), width, chunk=WIDE_CHUNK, what="inverting")
+    return both[:, :, 0], both[:, :, 1]
+
+
+def inverse_traces(jacobian: ReleaseJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
+    """Return each row's trace of the inverse information, and its relative error, both ``(n,)``."""
+    form = jacobian.inverse_form(unknowns)
+    if form is not None:
+        return form.traces()
+    diagonal, errors = inverses(jacobian, unknowns)
+    xp = array_namespace(jacobian.X)
+    return xp.sum(diagonal, axis=1), xp.max(errors, axis=1)
+
+
+def inverse_work(jacobian: ReleaseJacobian, unknowns: Unknowns) -> float:
+    """Return the approximate number of multiplications for the inverse information of a row."""
+    form = jacobian.inverse_form(unknowns)
+    return float(unknowns.count(jacobian)) ** 3 if form is None else form.work
 
 
 # The release --------------------------------------------------------------------------------------

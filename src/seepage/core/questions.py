@@ -19,12 +19,15 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.information import (
+from seepage.core.jacobian import (
+    SUMS_HELD,
+    MeasuredRelease,
+    ReleaseJacobian,
+    Unknowns,
     block_norms,
     column_traces,
     columns_at_once,
 )
-from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, ReleaseJacobian, Unknowns
 from seepage.errors import InputError
 from seepage.tables.source import AnswerIfAny, Array, Chunk, RowSource, place_like
 

@@ -22,8 +22,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from seepage.core.information import inverse_traces, inverses
-from seepage.core.jacobian import ReleaseJacobian, Unknowns
+from seepage.core.jacobian import ReleaseJacobian, Unknowns, inverse_traces, inverses
 from seepage.core.noise import Noise
 from seepage.core.questions import ChunkQuestion
 from seepage.errors import InaccurateWarning, InputError

@@ -445,9 +445,7 @@ def _without(
     chunk: Chunk, rows: np.ndarray, asked: np.ndarray, changes: Changes, exact: bool | int
 ) -> np.ndarray:
     """Return bounds on how far leaving out each record moves the release, (m, 2)."""
-    here = changes(chunk)
-    budget = _budget(here, 1, exact)
-    moves = _refined(here.without(rows), rows, here.without_exactly, budget, exact)
+    moves = _refined(changes(chunk), rows, None, exact)
     return np.stack([ends[:, 0] for ends in moves.distances()], axis=1)
 
 
@@ -636,13 +634,11 @@ def _guess_each(
     """
     here, others = changes(chunk), candidates.others
     pieces = list(row_slices(len(rows), len(others) ** 2, chunk=_PRODUCTS_HELD))
-    budget = _budget(here, len(others), exact) / len(pieces)
     refits = None if isinstance(exact, bool) else exact
     answers = []
     for piece in pieces:
         some, places = rows[piece], asked[piece]
-        exactly = partial(here.replaced_exactly, others=others)
-        moves = _refined(here.replaced(some, others), some, exactly, budget, exact)
+        moves = _refined(here, some, others, exact, len(pieces))
         numbers = [np.zeros(len(some))]
         if candidates.covered is None:
             numbers = [moves.between().max(axis=(1, 2))]
@@ -664,18 +660,30 @@ def _guess_each(
 
 
 def _refined(
-    moves: Moves,
+    changes: FiniteChanges,
     rows: np.ndarray,
-    exactly: Callable[[np.ndarray], Moves],
-    budget: float,
+    others: Alternatives | None,
     exact: bool | int,
+    pieces: int = 1,
 ) -> Moves:
-    """Refit as many records as the budget allows, the most exposed and least certain first.
+    """Return the moves; refit as many records as a piece of the records has a budget for.
+
+    The most exposed and least certain records are refitted first.
 
     If the budget does not cover all records, results known to three digits are not refitted (to
     within 0.1 %, if no refits are asked for). If the budget exceeds a thousand times their number,
     even results known to six digits are refitted.
     """
+    if np.isinf(changes.work) and exact:
+        raise InputError(
+            "Refits need all records in memory, but these are read in chunks; leave out exact=, or "
+            "load all rows of the fit into memory first."
+        )
+    budget = float(exact)
+    if isinstance(exact, bool):
+        alternatives = 1 if others is None else len(others)
+        budget = np.inf if exact else _FREE_WORK / (changes.work * alternatives)
+    budget, moves = budget / pieces, changes.moves(rows, others)
     width = _widest(moves)
     open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))
     if len(open_) > budget:
@@ -687,10 +695,10 @@ def _refined(
         first = exposed[: (count + 1) // 2]
         rest = exposed[(count + 1) // 2 :]
         wide = rest[width[rest] > 0.05]  # the widest intervals first
-        others = np.concatenate([wide, np.setdiff1d(rest, wide, assume_unique=True)])
-        open_ = np.concatenate([first, others[: count - len(first)]])
+        then = np.concatenate([wide, np.setdiff1d(rest, wide, assume_unique=True)])
+        open_ = np.concatenate([first, then[: count - len(first)]])
     if len(open_):
-        refitted = exactly(rows[open_])
+        refitted = changes.moves_exactly(rows[open_], others)
         # Where hardly anything determines a refit, what was certified may be known better.
         closer = ~(_widest(refitted) > width[open_])
         moves.put(open_[closer], refitted.of(closer))
@@ -703,18 +711,6 @@ def _widest(moves: Moves) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         width = np.where(most > 0, 1 - least / most, 0.0)
     return np.where(np.isinf(most) & np.isfinite(least), 1.0, np.nan_to_num(width))
-
-
-def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> float:
-    """Return how many records may be refitted."""
-    if np.isinf(changes.work) and exact:
-        raise InputError(
-            "Refits need all records in memory, but these are read in chunks; leave out exact=, or "
-            "load all rows of the fit into memory first."
-        )
-    if isinstance(exact, bool):
-        return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
-    return float(exact)
 
 
 def _by_given_refit(

@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+import scipy.sparse
+from array_api_compat import array_namespace, device, is_numpy_array, is_torch_array
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from seepage.errors import InputError
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, PenalisedLoss, read_penalty
-from seepage.glm.inputs import (
-    read_classes,
-    read_features,
-    streamed_source,
-)
+from seepage.glm.inputs import streamed_source
 from seepage.glm.losses import (
     Categorical,
     Family,
@@ -29,7 +27,17 @@ from seepage.glm.losses import (
     read_response,
     read_weights,
 )
-from seepage.tables.source import Array, RowSource, Table, as_numpy, is_streamed, place_like
+from seepage.tables.source import (
+    Array,
+    RowSource,
+    Table,
+    as_numpy,
+    check_length,
+    distinct,
+    is_streamed,
+    place_like,
+    read_table,
+)
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]
@@ -68,7 +76,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = len(names)
             self.feature_names_in_ = np.asarray(names, dtype=object)
         else:
-            table = read_features(self, X, fitting=True)
+            table = _read_features(self, X, fitting=True)
             family, target, weights = self._read_labels(y, sample_weight, table)
             names, self.weighted_ = table.names, weights is not None
             ridge = read_penalty(self.l2, len(table))
@@ -110,10 +118,49 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     def _margins(self, X: Any) -> Array:
         """Return ``Xw + w₀``, (n,) or (n, K) for softmax, in the array library of ``X``."""
         check_is_fitted(self)
-        values = read_features(self, X, fitting=False).values
+        values = _read_features(self, X, fitting=False).values
         theta, d = place_like(self._parameters(), values), values.shape[1]
         M = values @ theta[:d, ...]
         return M + theta[d, ...] if self.fit_intercept else M
+
+
+def _read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
+    """Read ``X``, and store (if ``fitting``) or check the number and names of its columns."""
+    if scipy.sparse.issparse(X):
+        raise TypeError(
+            "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."
+        )
+    if not (is_torch_array(X) or hasattr(X, "columns") or hasattr(X, "column_names")):
+        X = _numbers(X)
+    validate_data(estimator, X, reset=fitting, skip_check_array=True)
+    return read_table(X)
+
+
+def _numbers(X: Any) -> np.ndarray:
+    """Convert lists, arrays and objects containing numbers to a numeric array."""
+    values = np.asarray(X)
+    if values.ndim == 1:
+        raise InputError(
+            "X must be a table with rows and columns, but it is one-dimensional. Reshape your "
+            "data with X.reshape(-1, 1) if it is one column, or X.reshape(1, -1) if it is one row."
+        )
+    if values.ndim == 2 and values.shape[1] == 0:
+        raise InputError(
+            f"X is empty: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required. "
+            "Pass a table with at least one column."
+        )
+    if values.dtype.kind != "O" or values.ndim != 2:
+        return values
+    columns = []
+    for j in range(values.shape[1]):
+        try:
+            columns.append(values[:, j].astype(float))
+        except ValueError:
+            raise InputError(
+                f"Column 'x{j}' of X contains objects that are not numbers; encode it first (for "
+                "example, one-hot), or drop it."
+            ) from None
+    return np.stack(columns, axis=1)
 
 
 class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
@@ -145,7 +192,18 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def _read_labels(
         self, y: Any, sample_weight: Any, table: Table
     ) -> tuple[Family | Categorical, Array, Array | None]:
-        self.classes_, positions = read_classes(y, table)
+        """Return the loss, each label's position among the sorted classes, and the weights."""
+        if y is None:
+            raise InputError("This estimator requires y to be passed, but the target y is None.")
+        labels = column_or_1d(as_numpy(y), warn=True)
+        check_length(labels, table, "y")
+        if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
+            raise InputError(
+                "y contains NaN or infinity; drop those rows or fill in missing values."
+            )
+        # Of an array of objects only the first is inspected.
+        check_classification_targets(labels[:1] if labels.dtype.kind == "O" else labels)
+        self.classes_, positions = distinct(labels)
         weights = read_weights(sample_weight, table)
         _check_two_classes(self.classes_, positions, weights)
         family = self._family_of(len(self.classes_))

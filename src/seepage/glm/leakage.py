@@ -42,9 +42,10 @@ from seepage.glm.changes.rebalanced import RebalancedRecords
 from seepage.glm.fitting.balance import FEW_KEYS
 from seepage.glm.fitting.objective import FittedGLM, Objective, PenalisedLoss, far_centre
 from seepage.glm.inputs import streamed_source
-from seepage.glm.jacobian.at_optimum import PlainJacobians, jacobian_at
 from seepage.glm.jacobian.operator import (
+    PlainJacobians,
     TermsJacobian,
+    jacobian_at,
     merged,
 )
 from seepage.glm.jacobian.optimum import (

@@ -135,46 +135,40 @@ class WholeProcedure(Reruns):
         """The whitening transform of the noise."""
         return Whitening((self._noise,), len(self.here.parameters))
 
-    # Records that leave -----------------------------------------------------------------------
+    # Records that leave or change -------------------------------------------------------------
 
     def released(self, kept: np.ndarray) -> np.ndarray:
         """Return the numbers released from these records, or NaN if they are not comparable."""
         weight = None if self.weight is None else self.weight[kept]
         return self._released(self.raw.rows(kept), self.y[kept], weight)
 
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return the parameter shifts when each of these records is left out."""
-        return self.without_exactly(rows)
-
-    def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the result of :meth:`without`, since reruns are the only method."""
+    def moves(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the parameter shifts when each record has each alternative value, or leaves."""
         every, here = np.arange(self.records), self.here.parameters
-        moves = np.stack(
-            [
-                self.released(np.setdiff1d(every, np.atleast_1d(some))) - here
-                for some in progress(list(rows), "refits")
-            ]
-        )
-        return self._seen(moves[:, None, :])
-
-    # Records that change ----------------------------------------------------------------------
-
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the parameter shifts when each of these records has each alternative value."""
-        moves = np.zeros((len(rows), len(others), len(self.here.parameters)))
-        for m, some in enumerate(progress(list(rows), "refits")):
-            for k in range(len(others)):
-                X, y = self._changed(np.atleast_1d(some), others, k)
+        K = 1 if others is None else len(others)
+        moves = np.zeros((len(rows), K, len(here)))
+        for m, some in enumerate(map(np.atleast_1d, progress(list(rows), "refits"))):
+            if others is None:
+                moves[m, 0] = self.released(np.setdiff1d(every, some)) - here
+                continue
+            for k in range(K):
+                X, y = self._changed(some, others, k)
                 if X is not None or y is not None:
                     there = self._released(
                         self.raw.X if X is None else X, self.y if y is None else y, self.weight
                     )
-                    moves[m, k] = there - self.here.parameters
-        return self._seen(moves)
+                    moves[m, k] = there - here
+        # A shift that contains NaN counts as infinite.
+        lost = np.asarray(~np.isfinite(moves).all(axis=2))
+        seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
+        # Each end of a move is a minimiser up to rounding.
+        size = np.linalg.norm(seen, axis=2)
+        rounding = 1e-9 * size + 1e-14 * float(np.linalg.norm(self.whiten(here)))
+        return RefittedMoves(seen, np.where(size > 0, rounding, 0.0), lost).moves()
 
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the result of :meth:`replaced`, since reruns are the only method."""
-        return self.replaced(rows, others)
+    def moves_exactly(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the result of :meth:`moves`, since reruns are the only method."""
+        return self.moves(rows, others)
 
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
@@ -233,15 +227,6 @@ class WholeProcedure(Reruns):
         return int(np.argmax(label)) if label.ndim else int(label)
 
     # One run ----------------------------------------------------------------------------------
-
-    def _seen(self, moves: np.ndarray) -> Moves:
-        """Whiten the parameter shifts, (m, K, P); a shift that contains NaN counts as infinite."""
-        lost = ~np.isfinite(moves).all(axis=2)
-        seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
-        # Each end of a move is a minimiser up to rounding.
-        size = np.linalg.norm(seen, axis=2)
-        rounding = 1e-9 * size + 1e-14 * float(np.linalg.norm(self.whiten(self.here.parameters)))
-        return RefittedMoves(seen, np.where(size > 0, rounding, 0.0), lost).moves()
 
     def _released(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         here = self.here

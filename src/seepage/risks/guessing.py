@@ -301,15 +301,13 @@ def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     return np.asarray(np.broadcast_to(values, shape))
 
 
-def _competition(
-    gram: np.ndarray, prior: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _competition(gram: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the condition under which candidate k, if true, wins: ``U_l ≤ b_l`` for all l.
 
     ``U`` is normal with mean zero and the covariance ``⟨w_k − w_l, w_k − w_m⟩``. Among identical
     candidates, the one with the larger prior wins; if the priors are equal, the first wins.
 
-    Return the limits ``b``, (m, K − 1), the covariances, (m, K − 1, K − 1), and the candidates l.
+    Return the limits ``b``, (m, K − 1), and the covariances, (m, K − 1, K − 1).
     """
     others = np.array([j for j in range(gram.shape[1]) if j != k])
     to_k = gram[:, k, others]
@@ -328,7 +326,7 @@ def _competition(
     limits = np.where(same, np.where(wins, np.inf, -np.inf), limits)
     never = prior[:, k] == 0
     limits[never] = -np.inf
-    return limits, covariance, others
+    return limits, covariance
 
 
 def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
@@ -340,7 +338,7 @@ def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """
     total = np.zeros(len(gram))
     for candidate in range(3):
-        limits, covariance, _ = _competition(gram, prior, candidate)
+        limits, covariance = _competition(gram, prior, candidate)
         sizes = np.sqrt(np.maximum(np.einsum("mll->ml", covariance), _SAME))
         correlation = np.clip(covariance[:, 0, 1] / (sizes[:, 0] * sizes[:, 1]), -1.0, 1.0)
         limits = limits / sizes
@@ -560,25 +558,20 @@ def best_within(
     >>> best_within(nothing, np.full(5, 0.2), cover, rng=np.random.default_rng(0)).right.round(6)
     array([0.6])
     """
-    prior = np.broadcast_to(prior, gram.shape[:2])
-    guesses = [_best_window(G, p, covered, draws, rng) for G, p in zip(gram, prior, strict=True)]
-    right, error = np.array(guesses).reshape(-1, 2).T
+    right, error = np.ones((2, len(gram)))
+    for k, p in enumerate(np.broadcast_to(prior, gram.shape[:2])):
+        G = gram[k]
+        if not np.isfinite(G).all():  # a value leaves no release at all: nothing more can be said
+            continue
+        values, vectors = np.linalg.eigh((G + G.T) / 2)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        with np.errstate(divide="ignore"):
+            likely = np.log(p) - np.diag(G) / 2
+        # The truth of each draw, spread evenly over the prior: less noisy than drawing it.
+        ranks = (np.arange(draws) + rng.uniform(size=draws)) / draws
+        truth = np.minimum(np.searchsorted(np.cumsum(p), ranks), len(p) - 1)
+        seen = G[truth] + rng.standard_normal((draws, len(G))) @ root.T
+        best = (softmax(likely[None, :] + seen, axis=1) @ covered.T.astype(float)).max(axis=1)
+        right[k] = best.mean()
+        error[k] = float(ndtri(0.995) * best.std(ddof=1)) / math.sqrt(draws)
     return Within(right, error)
-
-
-def _best_window(
-    gram: np.ndarray, prior: np.ndarray, covered: np.ndarray, draws: int, rng: np.random.Generator
-) -> tuple[float, float]:
-    if not np.isfinite(gram).all():  # a value leaves no release at all: nothing more can be said
-        return 1.0, 1.0
-    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    with np.errstate(divide="ignore"):
-        likely = np.log(prior) - np.diag(gram) / 2
-    # The truth of each draw, spread evenly over the prior: less noisy than drawing it.
-    ranks = (np.arange(draws) + rng.uniform(size=draws)) / draws
-    truth = np.minimum(np.searchsorted(np.cumsum(prior), ranks), len(prior) - 1)
-    seen = gram[truth] + rng.standard_normal((draws, len(gram))) @ root.T
-    scores = likely[None, :] + seen
-    best = (softmax(scores, axis=1) @ covered.T.astype(float)).max(axis=1)
-    return float(best.mean()), float(ndtri(0.995) * best.std(ddof=1)) / math.sqrt(draws)

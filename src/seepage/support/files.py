@@ -24,7 +24,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -193,14 +192,26 @@ def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
             writer.write_table(table)
 
 
-def remove_half_written(path: Path) -> None:
-    """Remove temporary files for ``path`` that killed processes left, but not those in use."""
-    ours = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(HALF_WRITTEN))
-    for left in path.parent.iterdir() if path.parent.is_dir() else ():
-        if ours.fullmatch(left.name) and left.is_file() and not left.is_symlink():
+def remove_half_written(path: Path, inside: Path | None = None, suffix: str = HALF_WRITTEN) -> None:
+    """Remove what killed processes left of ``path``, but not what is in use.
+
+    These are temporary files or, with the suffix :data:`_NEW`, folders; they are beside ``path``
+    unless ``inside`` is another folder.
+    """
+    folder, ours = inside or path.parent, _half_written(path, suffix)
+    is_kind = Path.is_dir if suffix == _NEW else Path.is_file
+    for left in folder.iterdir() if folder.is_dir() else ():
+        if ours.fullmatch(left.name) and is_kind(left) and not left.is_symlink():
             with open_if_deserted(left) as deserted:
-                if deserted:
+                if deserted and suffix == _NEW:
+                    _remove(left)
+                elif deserted:
                     left.unlink(missing_ok=True)
+
+
+def _half_written(path: Path, suffix: str) -> re.Pattern[str]:
+    """Return the regular expression for the names of temporary files or folders for ``path``."""
+    return re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(suffix))
 
 
 @contextmanager
@@ -297,7 +308,8 @@ def whole_folder(
     made = [folder for folder in out.parents if not folder.exists()]  # the innermost first
     make_folders(out.parent)
     try:
-        _remove_leftovers(out)
+        for folder in (out.parent, out):
+            remove_half_written(out, folder, _NEW)
         new, handle = _start(out)
         try:
             yield new
@@ -431,7 +443,7 @@ def _files_of(folder: Path) -> set[str]:
     for root, folders, files in os.walk(folder):
         inside = Path(root)
         if inside == folder:
-            folders[:] = [d for d in folders if not _being_written(folder).fullmatch(d)]
+            folders[:] = [d for d in folders if not _half_written(folder, _NEW).fullmatch(d)]
         names = [*files, *(d for d in folders if (inside / d).is_symlink())]
         paths |= {(inside / n).relative_to(folder).as_posix() for n in names}
     return paths
@@ -493,22 +505,6 @@ def _move_into_place(out: Path) -> None:
         (ready / MANIFEST).replace(out / MANIFEST)
         sync_folder(out)
     shutil.rmtree(ready)
-
-
-def _remove_leftovers(out: Path) -> None:
-    """Remove the temporary folders that killed processes left for ``out``."""
-    ours = _being_written(out)
-    for folder in (out.parent, out):
-        for left in folder.iterdir() if folder.is_dir() else ():
-            if ours.fullmatch(left.name) and stat.S_ISDIR(left.lstat().st_mode):
-                with open_if_deserted(left) as deserted:
-                    if deserted:
-                        _remove(left)
-
-
-def _being_written(out: Path) -> re.Pattern[str]:
-    """Return the regular expression for the names of temporary folders for ``out``."""
-    return re.compile(re.escape(f".{out.name}.") + r"[a-z0-9_]{8}" + re.escape(_NEW))
 
 
 def _remove(folder: Path) -> None:

@@ -484,7 +484,7 @@ def test_membership_through_a_pipeline():
     assert fixed.mu.held == ("scaling",)
     np.testing.assert_allclose(np.asarray(leak.labels()), np.asarray(inner.labels()))
     label, row = Alternatives(labels=np.array([0.5])), np.array([0])
-    found, known = (one.release.finite_changes().replaced(row, label) for one in (leak, inner))
+    found, known = (one.release.finite_changes().moves(row, label) for one in (leak, inner))
     np.testing.assert_allclose(found.distances(), known.distances())
     again = sp.leakage(
         opened.model, opened.X, opened.y, noise=sp.Gaussian(0.1), preprocessing="refitted"

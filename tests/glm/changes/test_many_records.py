@@ -9,7 +9,7 @@ import pytest
 
 import seepage as sp
 from seepage.core.finite_changes import Alternatives
-from seepage.glm.changes.expansion import Expansion
+from seepage.glm.changes.expansion import QUICK, Expansion
 
 N, L2, SIGMA = 400, 0.02, 0.1
 
@@ -38,16 +38,18 @@ def test_bounds_of_many_records_contain_fits_from_scratch(monkeypatch: pytest.Mo
         truth[:, k] = distance(X[keep], y[keep], model), distance(X, other, model)
     for expanded in (False, True):
 
-        def affords(self: Expansion, moves: int, later: bool = expanded) -> bool:
+        def affords(
+            self: Expansion, moves: int, most: float = np.inf, later: bool = expanded
+        ) -> bool:
+            if most <= QUICK:  # as for a table too large to expand all changes at once
+                return False
             asked.append(moves)
             return later
 
         monkeypatch.setattr(Expansion, "affords", affords)
-        # As for a table too large to expand all changes at once
-        monkeypatch.setattr(Expansion, "is_quick", lambda self, moves: False)
         changes = sp.leakage(model, X, y, noise=sp.Gaussian(SIGMA)).release.finite_changes()
-        left = changes.without(rows).distances()
-        swapped = changes.replaced(rows, Alternatives(labels=np.array([0.0, 1.0]))).distances()
+        left = changes.moves(rows).distances()
+        swapped = changes.moves(rows, Alternatives(labels=np.array([0.0, 1.0]))).distances()
         flipped = (1 - y[rows]).astype(int)
         least, most = np.array(
             [[one[:, 0], two[rows, flipped]] for one, two in zip(left, swapped, strict=True)]
@@ -79,7 +81,7 @@ def test_likelihoods_of_many_records_contain_fits_from_scratch(
         return of(self, some, *rest)
 
     monkeypatch.setattr(Expansion, "of", counted)
-    monkeypatch.setattr(Expansion, "is_quick", lambda self, moves: False)
+    monkeypatch.setattr("seepage.glm.changes.changed_records.QUICK", 0.0)
     changes = sp.leakage(model, X, y, noise=sp.Gaussian(SIGMA)).release.finite_changes()
     labels = Alternatives(labels=np.array([0.0, 1.0]))
     scores, off = changes.log_likelihoods(rows, labels, refits=0)

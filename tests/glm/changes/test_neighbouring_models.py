@@ -17,7 +17,7 @@ from seepage.glm import (
     SoftmaxRegression,
 )
 from seepage.glm.changes.neighbouring_models import NeighbouringModels
-from seepage.glm.jacobian.at_optimum import PlainJacobians
+from seepage.glm.jacobian.operator import PlainJacobians
 from seepage.glm.leakage import describe_on
 from seepage.tables.source import MemorySource, read_table
 

@@ -100,7 +100,7 @@ def test_refits_under_a_penalty_are_not_infinite(alpha):
     X, y = wide(40, 200)
     changes = ridge_leakage(X, y, alpha).release.finite_changes()
     truth = dual_distances(X, y, alpha)
-    moves = changes.without_exactly(np.arange(40))
+    moves = changes.moves_exactly(np.arange(40))
     least, most = (ends[:, 0] for ends in moves.distances())
     assert np.all((least <= truth) & (truth <= most))
     assert np.max(most / truth) < 1.01

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import seepage as sp
-from seepage.core.information import block_norms
-from seepage.core.jacobian import Unknowns
+from seepage.core.jacobian import Unknowns, block_norms
 
 MODELS = {
     "linear": sp.glm.LinearRegression,

@@ -25,7 +25,7 @@ from seepage.auditing.measures import replaced_leakage
 from seepage.auditing.neighbours import AT_THE_ENDS, OTHER_VALUES, most_exposed, other_labels
 from seepage.auditing.release.procedure import Domain, NeighbouringReruns, Prepared, Procedure
 from seepage.auditing.trained_model import ROW
-from seepage.glm.jacobian.at_optimum import PlainJacobians
+from seepage.glm.jacobian.operator import PlainJacobians
 from seepage.glm.leakage import plain_jacobians
 from seepage.tables.columns import decoded
 

@@ -436,10 +436,12 @@ class ChangedTables:
             (x[:, :, None] * pull[:, None, :]).reshape(len(x), -1),
         )
         self.z: np.ndarray | None = None
+        self.room = 0  # places for added records
         coming = [change for change in changes if change.features is not None]
         if coming or room:
             arrivals = [0 if c.features is None else len(np.asarray(c.features)) for c in changes]
-            shape = (max(room, *arrivals, 1), B)
+            self.room = max(room, *arrivals, 1)
+            shape = (self.room, B)
             self.z = np.zeros((*shape, len(parameters)))
             self.labels = np.empty((*shape, *model.target.shape[1:]))
             self.own_weight = np.zeros(shape)
@@ -458,24 +460,19 @@ class ChangedTables:
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self
-        return ChangedTables(self.refits, [self.changes[k] for k in chosen], self._coming)
+        return ChangedTables(self.refits, [self.changes[k] for k in chosen], self.room)
 
     def shifts(self, moved: np.ndarray) -> np.ndarray:
         """Return the margin shifts due to parameter changes, ``X̃ δ``, (B, P) → (n, B, c)."""
         X, B, c = self.model.X, len(moved), self.model.outputs.count
         by_output = np.ascontiguousarray(moved.reshape(B, -1, c).transpose(2, 1, 0))
         d = X.shape[1]
-        out = np.empty((c, len(X) + self._coming, B))  # as :class:`Outputs` works
+        out = np.empty((c, len(X) + self.room, B))  # as :class:`Outputs` works
         np.matmul(X, by_output[:, :d], out=out[:, : len(X)])
         out[:, : len(X)] += by_output[:, d:].sum(axis=1)[:, None]  # the intercept's, if any
         if self.z is not None:
             out[:, len(X) :] = np.einsum("abp,cpb->cab", self.z, by_output)
         return np.moveaxis(out, 0, -1)
-
-    @property
-    def _coming(self) -> int:
-        """The number of places for added records."""
-        return 0 if self.z is None else len(self.z)
 
     def _back(self, values: np.ndarray) -> np.ndarray:
         """Return ``X̃ᵀ v``, (n, B, c) → (B, P), over the records that are not removed."""
@@ -543,7 +540,7 @@ class ChangedTables:
 
     def at_rest(self) -> np.ndarray:
         """Return the gradients of the changed objectives at the unchanged model, (B, P)."""
-        shift = np.zeros((self._coming, len(self.changes), self.model.outputs.count))
+        shift = np.zeros((self.room, len(self.changes), self.model.outputs.count))
         return self._arrivals(shift) - self.removed_gradient
 
     def _arrivals(self, shift: np.ndarray) -> np.ndarray:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -47,7 +46,7 @@ from seepage.glm.changes.certificate import (
     slope_error,
 )
 from seepage.glm.changes.corrections import correct
-from seepage.glm.changes.expansion import AT_ONCE, Expansion
+from seepage.glm.changes.expansion import AT_ONCE, QUICK, Expansion
 from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
 from seepage.glm.changes.outputs import JointOutputs
 from seepage.glm.jacobian.optimum import Optimum
@@ -84,44 +83,25 @@ class ChangedRecords(FiniteChanges):
 
     def __init__(self, model: LocalModel) -> None:
         self.model = model
+        self.refits, self.expansion = BatchedRefits(model), Expansion(model)
         self.target, self.records = self.model.target, len(self.model.X)
         # About 40 products of the table with the parameters
         self.work = 40.0 * self.model.X.size * (self.model.theta.size // len(self.model.theta))
         self.certifies = self.model.fit.family.self_concordance is not None
 
-    @cached_property
-    def refits(self) -> BatchedRefits:
-        """Refits of the model."""
-        return BatchedRefits(self.model)
-
-    @cached_property
-    def expansion(self) -> Expansion:
-        """The third-order expansion of the slopes."""
-        return Expansion(self.model)
-
     # Certified --------------------------------------------------------------------------------
 
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the changes when each of these records is left out, K = 1."""
-        return self._of_every_size(np.asarray(rows), None)
-
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return certified bounds on the changes when each record takes each alternative value."""
-        return self._of_every_size(np.asarray(rows), others)
-
-    def _of_every_size(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified changes due to records or sets of records, grouped by size."""
-        K = 1 if others is None else len(others)
+    def moves(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return certified bounds on the changes if records, or sets of them, change or leave."""
+        rows, K = np.asarray(rows), 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for which, sets in of_one_size(rows):
             # The decomposition of a large set takes longer than a refit without it.
             large = (sets.shape[1] * self.model.outputs.count) ** 3 > self.work
             if not large or self.model.shifts is not None:
                 moves.put(which, self._certified(sets, others))
-            elif others is None:
-                moves.put(which, self.without_exactly(rows[which]))
             else:
-                moves.put(which, self.replaced_exactly(rows[which], others))
+                moves.put(which, self.moves_exactly(rows[which], others))
         return moves
 
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
@@ -133,7 +113,7 @@ class ChangedRecords(FiniteChanges):
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         if self.certifies:
             wide, single, quick = np.arange(len(rows)), rows.shape[1] == 1, False
-            if single and (quick := self.expansion.is_quick(len(rows) * K)):
+            if single and (quick := self.expansion.affords(len(rows) * K, QUICK)):
                 moves = self.expansion.moves(rows[:, 0], others)
                 wide = np.flatnonzero(_is_wide(moves))
             bounds = [free_shifts, quadratic_shifts] if model.constant else [free_shifts]
@@ -209,32 +189,29 @@ class ChangedRecords(FiniteChanges):
 
     # By refits --------------------------------------------------------------------------------
 
-    def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the changes when records are left out, alone or together, computed by refits."""
-        if self.model.shifts is not None:
-            raise InputError(
-                "Refitting the model without several records requires all records in memory, but "
-                "the data are read in chunks; load the rows of the fit into memory first."
-            )
-        changes = [Change(np.atleast_1d(some)) for some in rows]
-        every = np.ones((len(rows), 1), dtype=bool)
-        return self.refitted(changes, every, *self.starts(rows, None)).moves()
-
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the changes for each alternative, computed by refits.
+    def moves_exactly(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the changes of :meth:`moves`, computed by refits.
 
         If several records change together, all of them have the same alternative.
         """
         model, every = self.model, [np.atleast_1d(some) for some in rows]
-        moved, changes = np.zeros((len(rows), len(others)), dtype=bool), []
-        for m, some in enumerate(every):
-            change, labels = model.changes(some, others)
-            moved[m] = ~model.unchanged(some, change, labels).all(axis=0)
-            for k in np.flatnonzero(moved[m]):
-                Z = model.X[some]
-                if others.values is not None:
-                    Z[:, list(others.columns)] = model.near(others)[k]
-                changes.append(Change(some, Z, labels[:, k], model.weight[some]))
+        if others is None:
+            if model.shifts is not None:
+                raise InputError(
+                    "Refitting the model without several records requires all records in memory, "
+                    "but the data are read in chunks; load the rows of the fit into memory first."
+                )
+            moved, changes = np.ones((len(rows), 1), dtype=bool), [Change(some) for some in every]
+        else:
+            moved, changes = np.zeros((len(rows), len(others)), dtype=bool), []
+            for m, some in enumerate(every):
+                change, labels = model.changes(some, others)
+                moved[m] = ~model.unchanged(some, change, labels).all(axis=0)
+                for k in np.flatnonzero(moved[m]):
+                    Z = model.X[some]
+                    if others.values is not None:
+                        Z[:, list(others.columns)] = model.near(others)[k]
+                    changes.append(Change(some, Z, labels[:, k], model.weight[some]))
         return self.refitted(changes, moved, *self.starts(rows, others)).moves()
 
     def parameter_changes(self, changes: list[Change]) -> np.ndarray:
@@ -266,16 +243,14 @@ class ChangedRecords(FiniteChanges):
                 continue
             for piece in row_slices(len(sets), self._width(sets, others)):
                 centres = Centres.of(model, sets[piece], others)
-                starts[which[piece]] = self._start(sets[piece], others, centres)
+                begin = centres.moves(model, sets[piece])
+                if sets.shape[1] == 1 and self.expansion.affords(centres.energy.size):
+                    found = self.expansion.of(sets[piece, 0], others, centres)
+                    near = np.isfinite(found.error)[..., None]
+                    begin = np.where(near, found.moves @ self.expansion.root.T, begin)
+                starts[which[piece]] = begin
                 left[which[piece]] = np.where(np.isinf(centres.per_error), 0.0, centres.free)
         return starts, left
-
-    def _start(self, sets: np.ndarray, others: Alternatives | None, centres: Centres) -> np.ndarray:
-        if sets.shape[1] > 1 or not self.expansion.affords(centres.energy.size):
-            return centres.moves(self.model, sets)
-        found = self.expansion.of(sets[:, 0], others, centres)
-        near = np.isfinite(found.error)[..., None]
-        return np.where(near, found.moves @ self.expansion.root.T, centres.moves(self.model, sets))
 
     def refitted(
         self,
@@ -383,7 +358,7 @@ class ChangedRecords(FiniteChanges):
             return self._refitted_likelihoods(rows, others)
         scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
         for which, sets in of_one_size(rows):
-            quick = sets.shape[1] == 1 and self.expansion.is_quick(len(sets))
+            quick = sets.shape[1] == 1 and self.expansion.affords(len(sets), QUICK)
             scores[which], off[which] = self._likelihoods(sets, others, expanded=quick)
             # As for moves: of many records, only those whose odds are not known to 0.1 %.
             wide = np.flatnonzero(~(off[which] <= 0.0005))
@@ -400,29 +375,22 @@ class ChangedRecords(FiniteChanges):
         self, rows: np.ndarray, others: Alternatives, *, expanded: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-likelihoods and their errors without refits, for sets (m, k)."""
-        pieces = list(row_slices(len(rows), self._width(rows, others)))
-        found = [self._likelihoods_of_piece(rows[p], others, expanded) for p in pieces]
-        if not found:
-            return np.zeros((0, len(others))), np.zeros(0)
-        scores, off = zip(*found, strict=True)
-        return np.concatenate(scores), np.concatenate(off)
-
-    def _likelihoods_of_piece(
-        self, rows: np.ndarray, others: Alternatives, expanded: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        model, left = self.model, Centres.of(self.model, rows, None)
-        E, _ = slope_error(model, left, free_shifts(model, rows, left))
-        new, joint = self._replacements(rows, others)
-        widest = joint.each.widest(joint.blocks(new.lengths))
-        given = new.given
-        if expanded:
-            found = self.expansion.of(rows[:, 0], None, left)
-            shift = np.sum(self.expansion.arriving(rows[:, 0], others) * found.beside, axis=2)
-            given = np.where(found.error < E, given[..., 0] + shift, given[..., 0])[..., None]
-            E = np.minimum(E, found.error)
-        with np.errstate(over="ignore", invalid="ignore"):
-            span = np.sqrt(np.maximum(widest, 0.0)) * E[:, :, None] + new.given_error[:, :, None]
-            return self._scores(joint.apart(given), new.labels, span)
+        model, scores, off = self.model, np.empty((len(rows), len(others))), np.empty(len(rows))
+        for piece in row_slices(len(rows), self._width(rows, others)):
+            some, left = rows[piece], Centres.of(model, rows[piece], None)
+            E, _ = slope_error(model, left, free_shifts(model, some, left))
+            new, joint = self._replacements(some, others)
+            widest = np.maximum(joint.each.widest(joint.blocks(new.lengths)), 0.0)
+            given = new.given
+            if expanded:
+                found = self.expansion.of(some[:, 0], None, left)
+                shift = np.sum(self.expansion.arriving(some[:, 0], others) * found.beside, axis=2)
+                given = np.where(found.error < E, given[..., 0] + shift, given[..., 0])[..., None]
+                E = np.minimum(E, found.error)
+            with np.errstate(over="ignore", invalid="ignore"):
+                span = np.sqrt(widest) * E[:, :, None] + new.given_error[:, :, None]
+                scores[piece], off[piece] = self._scores(joint.apart(given), new.labels, span)
+        return scores, off
 
     def _replacements(
         self, rows: np.ndarray, others: Alternatives
@@ -457,7 +425,7 @@ class ChangedRecords(FiniteChanges):
         far, off_by = np.arange(len(changes)), np.zeros(len(changes))
         if model.constant and starts is not None:
             near = correct(self.refits, changes, starts[:, 0], left)
-            certain = near.near
+            certain = np.isfinite(near.radius)
             far = np.flatnonzero(~certain)
             # An error of norm 1 in the others' Hessian is ``sight/√left`` in units of the noise.
             off_by = np.where(certain, near.radius, 0.0) * np.sqrt(left) / model.sight

@@ -42,11 +42,6 @@ class Corrected:
     radius: np.ndarray  # their errors in units of the noise, infinite where nothing is certified
     weaker: np.ndarray  # upper bounds on the loss of curvature, as of ``BatchedRefits.weakening``
 
-    @property
-    def near(self) -> np.ndarray:
-        """A mask of the changes with a certified error, (B,)."""
-        return np.asarray(np.isfinite(self.radius))
-
 
 def correct(
     refits: BatchedRefits, changes: list[Change], starts: np.ndarray, free: np.ndarray
@@ -79,7 +74,11 @@ def _steps(
     unit, penalty = model.sight / np.sqrt(free), np.zeros(len(moved))
     if model.fit.ridge > 0:
         penalty = np.abs(np.log(batch.ridge / model.fit.ridge))
-    reach = np.maximum(np.sqrt(model.largest_shifts.largest / free), inverse.arrival_reach(free))
+    reach = np.full(len(moved), model.largest_shifts.largest)
+    if batch.z is not None:  # an added record may shift further than any of the others
+        own = inverse.products[:, inverse.c :, inverse.c :]
+        reach = np.maximum(reach, model.outputs.widest(own))
+    reach = np.sqrt(reach / free)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         # Others begin at their expansion, if they have one.
         if bent is not None and not begun and (model.outputs.count > 1 or not moved.any()):
@@ -217,13 +216,6 @@ class _Inverse:
         by_feature = values.reshape(B, -1, self.c * k)
         shifts = [(x[:, None] @ by_feature).reshape(B, self.c, k) for x in self.records]
         return np.concatenate(shifts, axis=1)
-
-    def arrival_reach(self, free: np.ndarray) -> np.ndarray:
-        """Return upper bounds on the spans of the added records' shifts for a change of norm 1."""
-        if self.batch.z is None:
-            return np.zeros(len(free))
-        own = self.products[:, self.c :, self.c :]
-        return np.asarray(np.sqrt(self.batch.model.outputs.widest(own) / free))
 
     def times(self, gradient: np.ndarray, shift: np.ndarray) -> np.ndarray:
         """Return ``Q⁻¹g``, (B, P), where the margins have shifted by ``shift``."""

@@ -43,6 +43,7 @@ from seepage.support.chunks import row_slices, spread
 from seepage.support.double_double import EPS
 
 AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
+QUICK = 3e9  # multiplications of a few seconds
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,24 @@ class Monomials:
         """Return the positions of pairs with ``i ≤ j``."""
         return np.asarray(self.first[i] + j - i)
 
-    def squares(self, x: np.ndarray) -> np.ndarray:
-        """Return the products ``x_i x_j`` with ``i ≤ j`` of every column, (P, m) → (·, m)."""
-        return _in_blocks(x, np.arange(len(x)), x, len(self.pairs[0]))
+    def of(self, x: np.ndarray, cubes: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the products of every column, (P, m) → (·, m): of two, and of three if asked.
 
-    def cubes(self, x: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """Return the products ``x_k x_i x_j`` with ``k ≤ i ≤ j`` of every column."""
-        return _in_blocks(x, self.first, squares, len(self.triples[0]))
+        These are ``x_i x_j`` with ``i ≤ j``, and ``x_k x_i x_j`` with ``k ≤ i ≤ j``. The records
+        come last: NumPy multiplies long rows several times as fast as short ones.
+        """
+
+        def blocks(first: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+            """Return ``x_k`` times ``values[first[k]:]`` for every k in turn, (size, m)."""
+            out, at = np.empty((size, x.shape[1])), 0
+            for k, start in enumerate(first):
+                end = at + len(values) - start
+                np.multiply(values[start:], x[k], out=out[at:end])
+                at = end
+            return out
+
+        squares = blocks(np.arange(len(x)), x, len(self.pairs[0]))
+        return squares, blocks(self.first, squares, len(self.triples[0])) if cubes else None
 
     @cached_property
     def orders(self) -> tuple[np.ndarray, np.ndarray]:
@@ -120,19 +132,6 @@ class Monomials:
         twos = np.where(i == j, 1.0, 2.0)
         same = (i[pair] == j[pair]).astype(int) + (k == i[pair])
         return twos, np.choose(same, [6.0, 3.0, 1.0])
-
-
-def _in_blocks(x: np.ndarray, first: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """Return ``x_k`` times ``values[first[k]:]`` for every k in turn, (size, m).
-
-    The records come last: NumPy multiplies long rows several times as fast as short ones.
-    """
-    out, at = np.empty((size, x.shape[1])), 0
-    for k, start in enumerate(first):
-        end = at + len(values) - start
-        np.multiply(values[start:], x[k], out=out[at:end])
-        at = end
-    return out
 
 
 def _by_first(products: np.ndarray, weighted: np.ndarray, first: np.ndarray) -> np.ndarray:
@@ -188,10 +187,10 @@ class Forms:
         width = len(self.third if self.fourth is None else self.fourth)
         for piece in row_slices(len(u), width, chunk=AT_ONCE):
             columns = np.ascontiguousarray(u[piece].T)
-            squares = self.monomials.squares(columns)
+            squares, cubes = self.monomials.of(columns, cubes=self.fourth is not None)
             slopes = self.third.T @ squares / 2
             if self.fourth is not None:
-                slopes += self.fourth.T @ self.monomials.cubes(columns, squares) / 6
+                slopes += self.fourth.T @ cubes / 6
             out[piece] = slopes.T
         return out
 
@@ -215,13 +214,13 @@ class Expansion:
             and model.gram_solver.rounding < 1e-9
         )
 
-    def affords(self, moves: int) -> bool:
-        """Return whether the expansion applies and so many changes take less than a minute."""
-        return self.exists and self._work(3, moves) <= 1e11
+    def affords(self, moves: int, most: float = 1e11) -> bool:
+        """Return whether the expansion applies, and so many changes take no more multiplications.
 
-    def is_quick(self, moves: int) -> bool:
-        """Return whether so many changes can be expanded without asking which of them need it."""
-        return self.exists and self._work(3, moves) <= 3e9
+        The default takes less than a minute. Up to :data:`QUICK`, there is no need to ask which
+        changes need the expansion.
+        """
+        return self.exists and self._work(3, moves) <= most
 
     def _work(self, order: int, moves: int) -> float:
         return float(len(self.model.inverse) ** order) * (len(self.model.X) + 4 * moves)
@@ -250,7 +249,7 @@ class Expansion:
     def forms(self) -> Forms:
         """The forms summed over all records."""
         model, P = self.model, len(self.root)
-        deep = self._work(4, len(model.X)) <= 3e9  # a few seconds
+        deep = self._work(4, len(model.X)) <= QUICK
         monomials, B, largest = Monomials(P), np.zeros((P, P)), 0.0
         twos, threes = monomials.orders
         T, F = np.zeros((len(twos), P)), np.zeros((len(threes), P)) if deep else None
@@ -260,10 +259,9 @@ class Expansion:
             third, fourth = self._bends(np.arange(*piece.indices(len(model.X))))
             length = np.einsum("np,np->n", x, x)
             columns = np.ascontiguousarray(x.T)
-            squares = monomials.squares(columns)
+            squares, cubes = monomials.of(columns, cubes=deep)
             bent = np.zeros(())
-            if deep:
-                cubes = monomials.cubes(columns, squares)
+            if cubes is not None:
                 bent = monomials.by_cubes(cubes, fourth * columns)
             heavy = x.T @ ((weight * model.curvatures[piece, 0, 0] * length)[:, None] * x)
             longest = float(np.max(length[weight > 0], initial=0.0))
@@ -299,32 +297,31 @@ class Expansion:
 
         def around(piece: slice) -> tuple[slice, Moves]:
             centres = Centres.of(model, rows[piece, None], others)
-            return piece, self._around(centres, self.of(rows[piece], others, centres))
+            found = self.of(rows[piece], others, centres)
+            E, still = found.error, found.error == 0
+            own = np.zeros_like(E)
+            with np.errstate(invalid="ignore", over="ignore"):
+                if centres.own is not None:
+                    off = E + np.linalg.norm(found.beside, axis=2)
+                    own = centres.own.per_error(model.constant, off)
+                radius = (centres.per_error[:, None] + own) * E
+                seen = model.seen(found.moves @ self.root.T)
+                gram = seen @ np.swapaxes(seen, 1, 2)
+            # Moves beyond the range of floating point are unknown: any length is possible.
+            lost = ~np.isfinite(gram).all(axis=(1, 2))
+            gram = np.where(lost[:, None, None], 0.0, gram)
+            radius = np.where(lost[:, None], np.inf, radius)
+            size = np.sqrt(np.einsum("mkk->mk", gram))
+            rounding = centres.rounding + model.gram_solver.rounding * model.seen.skew * size
+            rounding = np.maximum(rounding, 1e-9 * size)
+            radius = np.where(np.isfinite(radius), radius + rounding, np.inf)
+            return piece, Moves(gram, np.where(still, 0.0, radius))
 
         pieces = list(row_slices(len(rows), 4 * K * len(self.root), chunk=4 * AT_ONCE))
         # What all pieces share is computed, and kept, with the first.
         for piece, closer in chain(map(around, pieces[:1]), spread(around, pieces[1:])):
             whole.put(piece, closer)
         return whole
-
-    def _around(self, centres: Centres, found: Expanded) -> Moves:
-        model, E, still = self.model, found.error, found.error == 0
-        own = np.zeros_like(E)
-        with np.errstate(invalid="ignore", over="ignore"):
-            if centres.own is not None:
-                off = E + np.linalg.norm(found.beside, axis=2)
-                own = centres.own.per_error(model.constant, off)
-            radius = (centres.per_error[:, None] + own) * E
-            seen = model.seen(found.moves @ self.root.T)
-            gram = seen @ np.swapaxes(seen, 1, 2)
-        # Moves beyond the range of floating point are unknown: any length is possible.
-        lost = ~np.isfinite(gram).all(axis=(1, 2))
-        gram = np.where(lost[:, None, None], 0.0, gram)
-        radius = np.where(lost[:, None], np.inf, radius)
-        size = np.sqrt(np.einsum("mkk->mk", gram))
-        rounding = centres.rounding + model.gram_solver.rounding * model.seen.skew * size
-        radius = np.where(np.isfinite(radius), radius + np.maximum(rounding, 1e-9 * size), np.inf)
-        return Moves(gram, np.where(still, 0.0, radius))
 
     def of(self, rows: np.ndarray, others: Alternatives | None, centres: Centres) -> Expanded:
         """Return the changes due to records, (m,), starting at their centres."""
@@ -454,18 +451,14 @@ class _Equation:
 
     def solved(self, v: np.ndarray, curved: np.ndarray) -> np.ndarray:
         """Return ``(I − a x̂x̂ᵀ + b ẑẑᵀ)⁻¹v``, (N, P), by Woodbury's formula."""
-        v = self._without(v)
+        share = self.bends[0] / (1 - self.bends[0] * _dot(self.x, self.x))
+        v = v + (share * _dot(self.x, v))[:, None] * self.x
         if self.arrival is None:
             return v
         z = self.arrival[0]
-        arrived = self._without(z)
+        arrived = z + (share * _dot(self.x, z))[:, None] * self.x
         taken = curved / (1 + curved * _dot(z, arrived))
         return np.asarray(v - (taken * _dot(z, v))[:, None] * arrived)
-
-    def _without(self, v: np.ndarray) -> np.ndarray:
-        a = self.bends[0]
-        share = a / (1 - a * _dot(self.x, self.x))
-        return np.asarray(v + (share * _dot(self.x, v))[:, None] * self.x)
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:

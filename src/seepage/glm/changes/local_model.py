@@ -67,10 +67,14 @@ class LocalModel:
         near = optimum.near if fit is None else fit
         X = X if optimum.centre is None else X - optimum.centre[None, :]
         self.fit, self.X = in_numpy(near, X)
-        self.shifts, self._noise = shifts, noise
+        self.shifts = shifts
         self.centre = None if optimum.centre is None else as_numpy(optimum.centre).astype(float)
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
         self.outputs = Outputs(self.fit.family)
+        # ``v ↦ Φ^½v`` on vectors of the free parameters, along the last axis. The solver stores it
+        # instead of the model: a reference cycle would keep the records of every chunk in memory
+        # until garbage collection.
+        self.seen = Whitening(noise, self.theta.size, self.centre, self.outputs)
         # M in |ℓ‴| ≤ M ℓ″; where it is 0 centres are exact: no error of the slopes has an effect.
         # Where none is known it counts as 0 too, and :attr:`ChangedRecords.certifies` sees to it
         # that no certificate is asked for.
@@ -86,15 +90,6 @@ class LocalModel:
             derivatives, _, error = optimum.derivatives(alike, X, every=False)
             slope = derivatives(slice(0, X.shape[0]))[0][:, 0]
             self._known_slopes = as_numpy(slope), as_numpy(error)
-
-    @cached_property
-    def seen(self) -> Whitening:
-        """The operator ``v ↦ Φ^½v`` on vectors ``v`` of the free parameters, along the last axis.
-
-        The solver stores this operator instead of the model: a reference cycle would keep the
-        records of every chunk in memory until garbage collection.
-        """
-        return Whitening(self._noise, self.theta.size, self.centre, self.outputs)
 
     # The records at the minimiser -------------------------------------------------------------
 
@@ -244,7 +239,18 @@ class LocalModel:
         cheap = 2.0 * len(self.X) * (self.outputs.count + 1) * P**3 <= 1e10
         if not (known and self.constant and self.shifts is None and cheap):
             return None
-        return Bend.of(self) if self.gram_solver.rounding < 1e-9 else None
+        if not self.gram_solver.rounding < 1e-9:
+            return None
+        sizes, P = np.sqrt(np.diagonal(self.inverse)), len(self.inverse)
+        root = sizes[:, None] * np.linalg.cholesky(self.inverse / np.outer(sizes, sizes))
+        bend = Bend(root, np.zeros((P, P * P)), self.outputs.count)
+        for piece in row_slices(len(self.X), (bend.outputs + 1) * P * P):
+            x = bend.seen(self.solver.design(self.X[piece]))
+            weights, along = self.outputs.third_parts(self.margins[piece], self.target[piece])
+            z = (along @ x).reshape(-1, P)
+            weights = (self.weight[piece, None] * weights).reshape(-1, 1)
+            bend.third[:] += (weights * z).T @ (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
+        return bend
 
     @cached_property
     def error_effect(self) -> np.ndarray:
@@ -275,20 +281,6 @@ class Bend:
     root: np.ndarray  # A with AAᵀ = H⁻¹, so that changes are δ = Au, (P, P)
     third: np.ndarray  # T, (P, P²)
     outputs: int
-
-    @classmethod
-    def of(cls, model: LocalModel) -> Bend:
-        """Return the sum over a model's records."""
-        sizes, P = np.sqrt(np.diagonal(model.inverse)), len(model.inverse)
-        root = sizes[:, None] * np.linalg.cholesky(model.inverse / np.outer(sizes, sizes))
-        bend = cls(root, np.zeros((P, P * P)), model.outputs.count)
-        for piece in row_slices(len(model.X), (bend.outputs + 1) * P * P):
-            x = bend.seen(model.solver.design(model.X[piece]))
-            weights, along = model.outputs.third_parts(model.margins[piece], model.target[piece])
-            z = (along @ x).reshape(-1, P)
-            weights = (model.weight[piece, None] * weights).reshape(-1, 1)
-            bend.third[:] += (weights * z).T @ (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
-        return bend
 
     def seen(self, design: np.ndarray) -> np.ndarray:
         """Return ``x̂ = Aᵀx̃`` of records, one vector per output, (m, D) → (m, c, P)."""

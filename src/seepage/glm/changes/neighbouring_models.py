@@ -32,7 +32,7 @@ from seepage.glm.changes.batched_refits import Change
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel, callers_moves
 from seepage.glm.fitting.objective import FittedGLM, Objective, sums_at
-from seepage.glm.jacobian.at_optimum import PlainJacobians
+from seepage.glm.jacobian.operator import PlainJacobians
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 
@@ -77,20 +77,16 @@ class NeighbouringModels:
         )
         if self.usable:
             self._records = ChangedRecords(LocalModel(self.here.optimum, X, (Gaussian(1.0),)))
-            self._measure()
-
-    def _measure(self) -> None:
-        """Take the sizes of the terms of all records' Jacobians."""
-        terms = self.here(slice(None)).terms
-        direct = terms.columns_of(self._unknowns)
-        self._direct = float(np.linalg.norm(direct.reshape(len(direct), -1), 2))
-        self._unwhitened = np.linalg.inv(self.here.whitener.matrix)
-        n, outputs = len(self.X), terms.outputs
-        self._lengths, self._curvature = np.empty((2, n))
-        for piece in row_slices(n, outputs * terms.size):
-            seen, curvature = terms.seen(piece), terms.derivatives(piece)[1]
-            self._lengths[piece] = np.linalg.norm(seen, axis=(1, 2))
-            self._curvature[piece] = np.linalg.norm(curvature, axis=(1, 2))
+            # The sizes of the terms of all records' Jacobians
+            terms = self.here(slice(None)).terms
+            direct = terms.columns_of(self._unknowns)
+            self._direct = float(np.linalg.norm(direct.reshape(len(direct), -1), 2))
+            self._unwhitened = np.linalg.inv(self.here.whitener.matrix)
+            self._lengths, self._curvature = np.empty((2, len(X)))
+            for piece in row_slices(len(X), terms.outputs * terms.size):
+                seen, curvature = terms.seen(piece), terms.derivatives(piece)[1]
+                self._lengths[piece] = np.linalg.norm(seen, axis=(1, 2))
+                self._curvature[piece] = np.linalg.norm(curvature, axis=(1, 2))
 
     def change(
         self, removed: np.ndarray, features: np.ndarray | None = None, labels: Any = None

@@ -249,7 +249,10 @@ class Outputs:
                 lost = 4 * EPS * (1 + np.abs(given[active]))
                 inside = (new > lo) & (new < hi) & (np.abs(new - m) <= last[active] / 2)
                 inside |= np.abs(new - m) <= lost
-                root[active] = new = np.where(inside, new, _between(lo, hi))
+                # The middle of a wide bracket is that on a logarithmic scale.
+                wide, even = hi - lo > 1 + np.abs(lo + hi) / 4, (lo + hi) / 2
+                middle = np.where(wide, np.sinh((np.arcsinh(lo) + np.arcsinh(hi)) / 2), even)
+                root[active] = new = np.where(inside, new, middle)
                 last[active] = np.abs(new - m)
                 active = active[last[active] > lost]
                 if not len(active):
@@ -343,12 +346,6 @@ class JointOutputs:
             v[active] = here + length[:, None] * step
         found = (given + times(root, v)).reshape(*shape, w)
         return found, (left <= SOLVED).reshape(shape)
-
-
-def _between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the midpoints of brackets; wide brackets are halved on a logarithmic scale."""
-    middle = np.sinh((np.arcsinh(low) + np.arcsinh(high)) / 2)
-    return np.asarray(np.where(high - low > 1 + np.abs(low + high) / 4, middle, (low + high) / 2))
 
 
 def symmetric_root(matrices: np.ndarray) -> np.ndarray:

@@ -71,20 +71,41 @@ class RebalancedRecords(FiniteChanges):
         """Return the labels that a classifier's record may have."""
         return self._fixed.class_labels()
 
-    # Records that leave -----------------------------------------------------------------------
+    def moves(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return certified bounds on the changes if each record changes, or is left out.
 
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the changes when each of these records is left out, K = 1."""
-        moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
-        for fit, which in self._by_fit(rows):
-            if fit is not None:
-                moves.put(which, self._certified(fit, rows[which]))
-        return moves
+        Class weights depend only on labels. The errors are therefore infinite for changed labels,
+        which require refits.
+        """
+        if others is None:
+            moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
+            for fit, which in self._by_fit(rows):
+                if fit is not None:
+                    moves.put(which, self._certified(fit, rows[which]))
+            return moves
+        if others.labels is None:
+            return self._fixed.moves(rows, others)
+        if rows.dtype == object:
+            return self.moves_exactly(rows, others)
+        model = self._fixed.model
+        still = model.unchanged(rows, *model.changes(rows, others))
+        moves = self._fixed.moves(rows, others)
+        return Moves(moves.gram, np.where(still, 0.0, np.inf))
+
+    def moves_exactly(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the changes of :meth:`moves`, computed by refits."""
+        if others is None:
+            return self._left_out(rows)
+        if others.labels is None:
+            return self._fixed.moves_exactly(rows, others)
+        return self._relabelled(rows, others)
+
+    # Records that leave -----------------------------------------------------------------------
 
     def _certified(self, fit: _Shifted, rows: np.ndarray) -> Moves:
         """Return the changes when records are removed from one fit, relative to the release."""
         changes = fit.changes
-        moves = changes.without(rows)
+        moves = changes.moves(rows)
         centres, _ = changes.starts(rows, None)
         if centres is None:  # no family with a certificate; what is known surrounds the fit
             centres = np.zeros((len(rows), 1, len(changes.model.inverse)))
@@ -94,7 +115,7 @@ class RebalancedRecords(FiniteChanges):
         radius = np.where(same, moves.radius + fit.error, np.inf)
         return RefittedMoves(seen + fit.offset, radius, np.isinf(size)).moves()
 
-    def without_exactly(self, rows: np.ndarray) -> Moves:
+    def _left_out(self, rows: np.ndarray) -> Moves:
         """Return the changes when records are left out, alone or together, computed by refits."""
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
         for fit, which in self._by_fit(rows):
@@ -113,25 +134,8 @@ class RebalancedRecords(FiniteChanges):
 
     # Records that change ----------------------------------------------------------------------
 
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the changes when each of these records has each alternative value.
-
-        Class weights depend only on labels. The errors are therefore infinite for changed labels,
-        which require refits.
-        """
-        if others.labels is None:
-            return self._fixed.replaced(rows, others)
-        if rows.dtype == object:
-            return self.replaced_exactly(rows, others)
-        model = self._fixed.model
-        still = model.unchanged(rows, *model.changes(rows, others))
-        moves = self._fixed.replaced(rows, others)
-        return Moves(moves.gram, np.where(still, 0.0, np.inf))
-
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the changes for each alternative, computed by refits."""
-        if others.labels is None:
-            return self._fixed.replaced_exactly(rows, others)
+    def _relabelled(self, rows: np.ndarray, others: Alternatives) -> Moves:
+        """Return the changes for each alternative label, computed by refits."""
         model, balance, K = self._fixed.model, self._balance, len(others)
         places, every = self._classes_of(others), [np.atleast_1d(some) for some in rows]
         seen = np.zeros((len(every), K, model.theta.size))

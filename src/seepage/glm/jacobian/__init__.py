@@ -3,8 +3,8 @@
 The Jacobian is computed at the exact minimiser near a model's coefficients (``optimum``, or
 ``twice_precise`` where ordinary arithmetic would lose precision). ``terms`` contains the products
 of records with the whitener, and bounds the errors of results computed from them. ``operator`` is
-the Jacobian for any number of outputs, and in closed form for one. ``at_optimum`` builds it for
-some rows, also for hundreds of tables in ordinary arithmetic. ``secular`` computes the largest
+the Jacobian for any number of outputs, and in closed form for one; it is also built for some rows
+of hundreds of tables in ordinary arithmetic. ``secular`` computes the largest
 eigenvalues, and ``inverse`` the inverse information about a record. All modules of this package use
 these symbols::
 

@@ -31,8 +31,7 @@ from typing import NamedTuple
 
 from array_api_compat import array_namespace
 
-from seepage.core.information import inverses
-from seepage.core.jacobian import ReleaseJacobian, Unknowns
+from seepage.core.jacobian import ReleaseJacobian, Unknowns, inverses
 from seepage.glm.jacobian.terms import (
     FINE,
     GLMAccuracy,
@@ -138,35 +137,37 @@ class ClosedInverse:
         return values, errors
 
     def _shared(self) -> _SharedTerms:
-        shared: _SharedTerms = self.terms.keep("inverse", self.unknowns, self._shared_terms)
-        return shared
-
-    def _shared_terms(self, unknowns: Unknowns) -> _SharedTerms:
-        """Return the terms shared by all rows."""
+        """Return the terms shared by all rows, which are kept."""
         terms = self.terms
         xp = array_namespace(terms.X)
-        A, A_V = terms.whitener, terms.columns_of(unknowns)[:, :, 0]
-        w = unknowns.of(terms.coef[:, 0])
-        # By QR rather than through B itself, which would square the condition number of A_V; scaled
-        # first, so that the units of the columns do not matter.
-        scale = 1 / xp.sqrt(xp.sum(A_V * A_V, axis=0))
-        Q, R = xp.linalg.qr(A_V * scale[None, :])
-        eye = xp.eye(R.shape[0], dtype=R.dtype, device=R.device)
-        root = scale[:, None] * xp.linalg.solve(R, eye)
-        inverse = root @ root.T
-        along = Q.T @ A
-        # An upper bound on the condition number of R, up to a factor below the root of its size.
-        norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
-        return _SharedTerms(
-            xp.linalg.diagonal(inverse),
-            w,
-            inverse @ w,
-            along.T @ root.T,
-            A - Q @ along,
-            scale,
-            rounding=8 * R.shape[0] * self.accuracy.rounding,
-            condition=math.sqrt(float(norms) / R.shape[0]),
-        )
+
+        def made(unknowns: Unknowns) -> _SharedTerms:
+            A, A_V = terms.whitener, terms.columns_of(unknowns)[:, :, 0]
+            w = unknowns.of(terms.coef[:, 0])
+            # By QR rather than through B itself, which would square the condition number of A_V;
+            # scaled first, so that the units of the columns do not matter.
+            scale = 1 / xp.sqrt(xp.sum(A_V * A_V, axis=0))
+            Q, R = xp.linalg.qr(A_V * scale[None, :])
+            eye = xp.eye(R.shape[0], dtype=R.dtype, device=R.device)
+            root = scale[:, None] * xp.linalg.solve(R, eye)
+            inverse = root @ root.T
+            along = Q.T @ A
+            # An upper bound on the condition number of R, up to a factor below the root of its
+            # size.
+            norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
+            return _SharedTerms(
+                xp.linalg.diagonal(inverse),
+                w,
+                inverse @ w,
+                along.T @ root.T,
+                A - Q @ along,
+                scale,
+                rounding=8 * R.shape[0] * self.accuracy.rounding,
+                condition=math.sqrt(float(norms) / R.shape[0]),
+            )
+
+        shared: _SharedTerms = terms.keep("inverse", self.unknowns, made)
+        return shared
 
     def _row_terms(self, shared: _SharedTerms, rows: slice | Array, closely: bool) -> _RowTerms:
         terms, unknowns = self.terms, self.unknowns

@@ -24,11 +24,13 @@ recomputed from the entries of the Jacobian.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, NamedTuple
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
+import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
 from seepage.core.jacobian import (
@@ -36,6 +38,7 @@ from seepage.core.jacobian import (
     EntryJacobian,
     ReleaseJacobian,
     Unknowns,
+    block_norms,
     dense_largest,
     from_entries,
     largest_eigenvalues,
@@ -43,9 +46,10 @@ from seepage.core.jacobian import (
     squared_columns,
     squared_size,
 )
-from seepage.glm.fitting.objective import hessian, weighted_gram
+from seepage.core.noise import Noise
+from seepage.glm.fitting.objective import FittedGLM, Sums, hessian, weighted_gram
 from seepage.glm.jacobian.inverse import ClosedInverse
-from seepage.glm.jacobian.optimum import Whitener
+from seepage.glm.jacobian.optimum import Optimum, Whitener, plain_optimum, whitener_of
 from seepage.glm.jacobian.secular import largest_of_rows
 from seepage.glm.jacobian.terms import (
     CANCELLED,
@@ -56,10 +60,11 @@ from seepage.glm.jacobian.terms import (
     per_attribute,
     single_columns,
 )
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, progress, row_slices, small_on_one_core
 from seepage.tables.source import Array
 
-Answer = Callable[[Any, Unknowns], Array]
+Answer = TypeVar("Answer", bound=Callable[..., Array])  # a method of a Jacobian
 
 
 def exact_records(
@@ -88,14 +93,12 @@ def exact_records(
                 squared[which, ...] = from_entries(jacobian, asked, take, which)
             return squared
 
-        return exact
+        return cast(Answer, exact)
 
     return decorate
 
 
-def exact_blocks(
-    closed_form: Callable[[Any, list[Unknowns], Array], Array],
-) -> Callable[[Any, list[Unknowns], Array], Array]:
+def exact_blocks(closed_form: Answer) -> Answer:
     """Decorate a closed form for the norms of attributes over rows, like :func:`exact_records`."""
 
     @wraps(closed_form)
@@ -110,7 +113,7 @@ def exact_blocks(
             squared[k] = dense_largest(sums[None, :, :])[0]
         return squared
 
-    return exact
+    return cast(Answer, exact)
 
 
 class TermsJacobian(ReleaseJacobian):
@@ -181,10 +184,7 @@ class GLMJacobian(TermsJacobian):
         """Return the full whitened Jacobians of these rows, ``(m, P, q)``."""
         return self.terms.row_jacobians(unknowns, rows)
 
-    @exact_records(largest_square)
-    def row_norms(self, unknowns: Unknowns) -> Array:
-        """Return ``‖J_i‖₂²``, the largest eigenvalue of each row's information, ``(n,)``."""
-        return super().row_norms(unknowns)
+    row_norms = exact_records(largest_square)(ReleaseJacobian.row_norms)
 
     @exact_records(squared_size)
     def row_traces(self, unknowns: Unknowns) -> Array:
@@ -258,10 +258,7 @@ class GLMJacobian(TermsJacobian):
 
     # Blocks of the table ----------------------------------------------------------------------
 
-    @exact_blocks
-    def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the largest eigenvalue of the information about each attribute, over all rows."""
-        return super().column_norms(attributes, rows)
+    column_norms = exact_blocks(ReleaseJacobian.column_norms)
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
         """Return ``Σ_i G_i G_iᵀ`` over these rows, (P, P), before whitening.
@@ -635,3 +632,106 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
     accuracy = max(ours.map.accuracy, theirs.map.accuracy)
     whitener = Whitener(xp.linalg.qr(stack, mode="reduced")[1], None, accuracy)
     return type(first)(ours.changed(map=whitener, whitener=whitener.matrix, precise=False))
+
+
+# At an optimum -----------------------------------------------------------------------------------
+
+
+def jacobian_at(
+    found: Optimum,
+    fit: FittedGLM,
+    X: Array,
+    whitener: Whitener,
+    kind: Any = None,
+    kept: dict[str, Any] | None = None,
+) -> TermsJacobian:
+    """Return the Jacobian for rows at an optimum; ``fit`` has their labels and weights.
+
+    ``kind`` is the data type of the result, by default that of the rows, and ``kept`` what other
+    rows of the release have in common with these.
+    """
+    near = X if found.centre is None else X - found.centre[None, :]
+    derivatives, label_size, error = found.derivatives(fit, near, every=fit is found.fit)
+    if kind is not None:
+        xp = array_namespace(X)
+        X, near = xp.astype(X, kind, copy=False), xp.astype(near, kind, copy=False)
+
+    def narrow(values: Array) -> Array:
+        return array_namespace(values).astype(values, X.dtype, copy=False)
+
+    terms = JacobianTerms(
+        X,
+        narrow(fit.coef if len(fit.coef.shape) == 2 else fit.coef[:, None]),
+        intercept=fit.intercept is not None,
+        derivatives=lambda rows: tuple(map(narrow, derivatives(rows))),
+        whitener=replace(whitener, matrix=narrow(whitener.matrix)),
+        target=fit.target,
+        label_size=label_size,
+        near=near,
+        slope_error=None if error is None else narrow(error),
+        kept=kept,
+    )
+    if not isinstance(fit.family, Categorical):
+        return SingleOutputJacobian(terms)
+    return PairedJacobian(terms) if terms.precise else GLMJacobian(terms)
+
+
+@dataclass(frozen=True, eq=False)
+class PlainJacobians:
+    """The Jacobians of a model known to be the minimiser, in ordinary arithmetic."""
+
+    fit: FittedGLM
+    X: Array
+    noise: Noise
+    sums: Sums | None = None  # over the records, as :func:`plain_optimum` takes them
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """The optimum, without checks."""
+        return plain_optimum(self.fit, self.X, self.sums)
+
+    @cached_property
+    def whitener(self) -> Whitener:
+        """The map from the records to the release."""
+        return whitener_of(self.optimum, self.noise)
+
+    def __call__(self, rows: slice | Array, features: Array | None = None) -> TermsJacobian:
+        """Return the Jacobian of some rows, whose features may be replaced."""
+        fit = self.fit
+        weight, unit = (None if v is None else v[rows] for v in (fit.sample_weight, fit.label_unit))
+        some = replace(
+            self.optimum.fit, sample_weight=weight, label_unit=unit, target=fit.target[rows, ...]
+        )
+        x = self.X[rows, :] if features is None else features
+        return jacobian_at(self.optimum, some, x, self.whitener)
+
+    def largest_ratio(
+        self,
+        unknowns: Unknowns,
+        label_step: float,
+        allowed: np.ndarray,
+        bounds: np.ndarray,
+        blocks: Sequence[np.ndarray] | np.ndarray | None = None,
+    ) -> float:
+        """Return the largest ``η/allowed`` of all records, or of blocks of records as a whole.
+
+        ``bounds`` are upper bounds on these ratios, which may be infinite. Records are processed in
+        decreasing order of their bounds until no remaining bound exceeds the largest ratio found.
+        """
+        left, largest = np.array(bounds), 0.0
+        count = 32 if blocks is None else 4  # the records, or blocks, whose turn it is at first
+        while len(some := np.flatnonzero(~(left <= largest))):
+            if len(some) > count:
+                some = some[np.argpartition(-left[some], count)[:count]]
+            if blocks is None:
+                here = self(some).with_label_step(label_step)
+                norms = np.asarray(here.row_norms(unknowns))
+            else:
+                together = [blocks[k] for k in some.tolist()]
+                here = self(np.concatenate(together)).with_label_step(label_step)
+                ends = np.cumsum([len(rows) for rows in together])[:-1]
+                parts = np.split(np.arange(here.rows), ends)
+                norms = np.asarray(block_norms(here, unknowns, parts))
+            largest = max(largest, math.sqrt(float(np.max(norms / allowed[some] ** 2))))
+            left[some], count = -math.inf, 4 * count
+        return largest

@@ -136,24 +136,16 @@ class RawChanges(FiniteChanges):
         """The finite changes with class weights also held fixed."""
         return RawChanges(self.inner.fixed, self._release)
 
-    def without(self, rows: np.ndarray) -> Moves:
-        """Return the parameter changes when each of these records is left out."""
-        return self.inner.without(rows)
+    def moves(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the parameter changes if each record changes, for a raw column by exact refits."""
+        if others is None or not others.columns:
+            return self.inner.moves(rows, others)
+        return self.moves_exactly(rows, others)
 
-    def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the changes of :meth:`without`, computed by refits."""
-        return self.inner.without_exactly(rows)
-
-    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the changes for each alternative; for a raw column, by exact refits."""
-        if not others.columns:
-            return self.inner.replaced(rows, others)
-        return self.replaced_exactly(rows, others)
-
-    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the changes of :meth:`replaced`, computed by refits."""
-        if not others.columns:
-            return self.inner.replaced_exactly(rows, others)
+    def moves_exactly(self, rows: np.ndarray, others: Alternatives | None = None) -> Moves:
+        """Return the changes of :meth:`moves`, computed by refits."""
+        if others is None or not others.columns:
+            return self.inner.moves_exactly(rows, others)
         if rows.dtype == object:
             raise InputError(
                 "With frozen preprocessing, guesses about a raw column that all records of a "
