@@ -249,7 +249,7 @@ def readme(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
 
-    return told(compare(make, x, y, snn.Input(), 20 * repeats), (2.5, 1.5), {"claims": {}})
+    return told(compare(make, x, y, snn.Input(), 20 * repeats), (2.5, 0.0), {"claims": {}})
 
 
 def convolutional(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def convolutional(device: torch.device, small: bool, repeats: int) -> dict[str, 
     x = torch.rand(batch, 1, 28, 28, device=device)
     y = torch.randint(0, 10, (batch,), device=device)
     print(f"\nMNIST network of Guo et al. 2022, batch {batch}")
-    return told(compare(mnist_cnn, x, y, snn.Input(), repeats), (1.5, 1.5), {"claims": {}})
+    return told(compare(mnist_cnn, x, y, snn.Input(), repeats), (1.5, 0.0), {"claims": {}})
 
 
 def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def text(device: torch.device, small: bool, repeats: int, adapters: bool) -> dic
     times = compare(make, x, y, snn.Embedding("tokens"), turns(device, repeats))
     limits = (0.95, 1.35) if adapters else (1.0, 1.2)
     if adapters and device.type != "cuda":
-        limits = (2.0, 1.5)
+        limits = (2.0, 0.0)
     return told(times, limits, apart(make(), "tokens", x[:4], y[:4]))
 
 
@@ -315,7 +315,7 @@ def told(
 ) -> dict[str, Any]:
     """Print the table, and judge the claims.
 
-    ``limits`` are those of an accounted step over Opacus's, and of a quarter over our own.
+    ``limits`` are those of an accounted step over Opacus's and of a quarter over our own (0: none).
     """
     table(found, PLAIN)
     theirs = [found[name] for name in (HOOKS, GHOST)]
@@ -330,8 +330,9 @@ def told(
         limits[0],
         ratio <= limits[0],
     ]
-    ratio = found[QUARTER]["seconds"] / found[OURS]["seconds"]
-    claims["step time with a quarter, over our own"] = [ratio, limits[1], ratio <= limits[1]]
+    if limits[1]:
+        ratio = found[QUARTER]["seconds"] / found[OURS]["seconds"]
+        claims["step time with a quarter, over our own"] = [ratio, limits[1], ratio <= limits[1]]
     return {"times": found, **apart, "claims": claims | apart["claims"]}
 
 
