@@ -3,9 +3,9 @@
 Claims, for CSV tables of 40 columns, everything in separate processes (start-up and imports count,
 and memory is the peak of the process):
 
-- an audit of 300,000 records and its report take at most 18 seconds without remedies and repeated
-  splits (``--quick``), and at most 54 with everything: as long as before every record's membership
-  was part of an audit, on two cores of 2.5 GHz that nothing else uses;
+- an audit of 300,000 records and its report take at most 25 seconds without remedies and repeated
+  splits (``--quick``), and at most 54 with everything, on two cores of 2.5 GHz that nothing else
+  uses. Before every record's membership was part of an audit, they took 18 and 54;
 - audits of 60,000 and 300,000 records take no more memory than a process that reads the table with
   pandas and fits the same model with scikit-learn, whose time is shown beside.
 
@@ -92,7 +92,7 @@ def long() -> pa.Table:
 
 
 SIZES = (60_000, 300_000)
-ALLOWED = {300_000: {"quick": 18, "everything": 54}}  # seconds
+ALLOWED = {300_000: {"quick": 25, "everything": 54}}  # seconds
 WIDE = {
     "5 categories × 1,000 levels": wide,
     "556 categories × 10 levels": many,
