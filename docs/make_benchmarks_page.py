@@ -245,11 +245,11 @@ def _against_opacus() -> Iterator[str]:
     ]
     yield _table(("network", "plain", *WAYS.values(), "a quarter measured"), rows)
     lora = kept("against_opacus-cuda-tf32")["LoRA"]
-    theirs = lora["Opacus's faster step on other hosts"].values()
+    theirs = lora["Opacus's faster step in other runs"].values()
     ours = lora["times"]["seepage, every record accounted for"]["seconds"]
     yield (
-        "With LoRA, kernels are so short that a plain step and Opacus's wait for Python: on two "
-        f"other hosts, Opacus's step took {min(theirs):.3f} and {max(theirs):.3f} s; ours, "
+        "With LoRA, kernels are so short that a plain step and Opacus's wait for Python: in two "
+        f"other runs, Opacus's step took {min(theirs):.3f} and {max(theirs):.3f} s; ours, "
         f"accounted for, takes {ours / min(theirs):.2f} and {ours / max(theirs):.2f} times that.\n"
     )
     cores = kept("against_opacus-cpu")

@@ -74,14 +74,13 @@ def packed_direction(problem: NetworkProblem, key: int) -> Tensor:
     return packed_signs(key, sum(p.numel() for p in released), next(iter(released)))
 
 
-def direction(problem: NetworkProblem, words: Tensor) -> dict[str, Tensor]:
-    """Return a packed direction by parameter, as small integers."""
-    released = problem.released()
-    sizes = [p.numel() for p in released.values()]
+def direction(like: Mapping[str, Tensor], words: Tensor) -> dict[str, Tensor]:
+    """Return a packed direction of these parameters, as small integers."""
+    sizes = [p.numel() for p in like.values()]
     pieces = unpacked_signs(words, sum(sizes)).split(sizes)
     return {
         name: piece.reshape(p.shape).to(p.device)
-        for (name, p), piece in zip(released.items(), pieces, strict=True)
+        for (name, p), piece in zip(like.items(), pieces, strict=True)
     }
 
 
@@ -89,7 +88,7 @@ def stepped(own: Mapping[str, Tensor], words: Tensor, eta: float) -> dict[str, T
     """Return ``θ + ηu`` by parameter, for a packed direction ``u`` of all of them."""
     out: dict[str, Tensor] = {}
     start, kernel, size = 0, _add_signs() if words.is_cuda else None, 1024
-    unpacked: Tensor | None = None
+    u: dict[str, Tensor] = {}  # unpacked if the kernel does not apply to a parameter
     for name, p in own.items():
         count = p.numel()
         plain = p.dtype == torch.float32 and p.is_contiguous() and p.device == words.device
@@ -98,10 +97,8 @@ def stepped(own: Mapping[str, Tensor], words: Tensor, eta: float) -> dict[str, T
             with torch.cuda.device(p.device):
                 kernel[(-(-count // size),)](out[name], p, words, start, count, eta, SIZE=size)
         else:
-            if unpacked is None:
-                unpacked = unpacked_signs(words, sum(each.numel() for each in own.values()))
-            u = unpacked[start : start + count].reshape(p.shape).to(p.device)
-            out[name] = torch.add(p, u, alpha=eta)
+            u = u or direction(own, words)
+            out[name] = torch.add(p, u[name], alpha=eta)
         start += count
     return out
 
@@ -225,7 +222,7 @@ def _compared(network: WatchedNetwork, batch: Batch, scale: float) -> tuple[Tens
 
 def _released_along(problem: NetworkProblem, batch: Batch, words: Tensor) -> Tensor:
     """Return ``g_i·u`` of the released gradients, in one training pass per record."""
-    u, along = direction(problem, words), []
+    u, along = direction(problem.released(), words), []
     for k in range(len(batch)):
         one = batch.records(torch.tensor([k], device=batch.z.device))
         _, gradient = weighted_gradient(problem, one, torch.ones((), device=one.z.device))

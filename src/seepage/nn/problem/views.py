@@ -583,7 +583,7 @@ def on_device(x: Any, device: torch.device) -> Any:
 
 def sent_to(positions: Tensor, device: torch.device) -> Tensor:
     """Return positions on a device, without waiting for the work that the device has queued."""
-    if device.type != "cuda" or positions.is_cuda:
+    if device.type != "cuda" or positions.is_cuda or not len(positions):
         return positions.to(device)
     return positions.pin_memory().to(device, non_blocking=True)
 
