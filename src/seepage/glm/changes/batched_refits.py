@@ -28,7 +28,7 @@ from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor, gauge_fixed
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import row_slices
+from seepage.support.chunks import by_rows, row_slices
 from seepage.support.double_double import EPS
 
 _CONVERGED = 1e-11  # the distance left, relative to the whole move
@@ -163,10 +163,15 @@ class BatchedRefits:
         """The three sums of :meth:`slope_rounding`, for slope errors e of a few rounding errors."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
-        margins = np.abs(model.gram_solver.design(model.X)) @ parameters
+
+        def largest_margin(rows: slice) -> np.ndarray:
+            design = np.abs(model.gram_solver.design(model.X[rows]))
+            return np.asarray((design @ parameters).max(axis=1))
+
+        largest = by_rows(largest_margin, *model.X.shape, threads=True)
         steep = np.linalg.norm(self.slopes_at_rest, axis=1)
         curved = np.einsum("nkk->n", model.curvatures)
-        e = 4 * EPS * (steep + curved * (1 + margins.max(axis=1)))
+        e = 4 * EPS * (steep + curved * (1 + largest))
         if self.outputs.count == 1:
             reach = np.sqrt(np.maximum(model.gram_solver.own_products[1], 0.0))
             moved = float(np.sum(model.weight * e * reach))
@@ -186,7 +191,8 @@ class BatchedRefits:
     @cached_property
     def _squares(self) -> np.ndarray:
         """``‖x̃‖²`` of every record, (n,)."""
-        return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
+        X = self.model.X
+        return np.asarray(np.einsum("nd,nd->n", X, X) + self.model.gram_solver.intercept)
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
         """Return an estimate of the distance to the minimiser, ``‖g‖`` in the norm of ``H⁻¹``."""

@@ -233,6 +233,12 @@ class Centres:
             own,
         )
 
+    def part(self, some: np.ndarray) -> Centres:
+        """Return the centres of some of the records."""
+        own = None if self.own is None else self.own.part(some)
+        each = {name: of[some] for name, of in vars(self).items() if isinstance(of, np.ndarray)}
+        return replace(self, **each, own=own)
+
     def moves(self, model: LocalModel, rows: np.ndarray) -> np.ndarray:
         """Return the centres as changes of the free parameters, of shape (m, K, P)."""
         w, solver = model.outputs.count * rows.shape[1], model.solver
@@ -265,6 +271,10 @@ class OwnRecord:
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
         widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)
         return cls(shares, sights, widest, new.before, shift, new.labels)
+
+    def part(self, some: np.ndarray) -> OwnRecord:
+        """Return the quantities of some of the records."""
+        return OwnRecord(*(each[some] for each in vars(self).values()))
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
         """Return how an error from the other records propagates through the added record's slope.

@@ -143,7 +143,7 @@ class ChangedRecords(FiniteChanges):
         finely: bool = False,
         chunk: int = AT_ONCE,
     ) -> Moves:
-        """Return the changes around their centres, from the first bound that is narrow enough.
+        """Return the changes around their centres, each from the first bound that is narrow enough.
 
         The bounds are in order of their cost; ``finely`` is as in :func:`_is_wide`.
         """
@@ -151,13 +151,17 @@ class ChangedRecords(FiniteChanges):
         every = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
 
         def look(piece: slice) -> tuple[slice, Moves]:
-            some = rows[piece]
+            some, wide = rows[piece], np.arange(piece.stop - piece.start)
+            closest = Moves(np.zeros((len(some), K, K)), np.full((len(some), K), np.inf))
             centres = Centres.of(self.model, some, others)
             for shifts_of in bounds:
-                found = around(self.model, centres, shifts_of(self.model, some, centres))
-                if not _is_wide(found, finely=finely).any():
+                found = around(self.model, centres, shifts_of(self.model, some[wide], centres))
+                closest.put(wide, found)
+                still = np.flatnonzero(_is_wide(found, finely=finely))
+                if not len(still):
                     break
-            return piece, found
+                wide, centres = wide[still], centres.part(still)
+            return piece, closest
 
         pieces = list(row_slices(len(rows), self._width(rows, others), chunk=chunk))
         # What all pieces share is computed, and kept, with the first.

@@ -269,7 +269,7 @@ class Expansion:
 
         width = len(threes) if deep else len(twos)
         for third, fourth, quartic, longest in spread(
-            sums, row_slices(len(model.X), width, chunk=AT_ONCE)
+            sums, row_slices(len(model.X), width, chunk=4 * AT_ONCE)
         ):
             T += third
             B += quartic

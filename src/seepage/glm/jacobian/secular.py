@@ -6,8 +6,7 @@ In a fixed basis, the information of a release about one record is such a matrix
 
 Here ``δ`` and ``q`` are the same for all records. Let ``U = [p q]``, ``S = [[c, s], [s, 0]]`` and
 ``K(λ) = Uᵀ(λ − ρ diag δ)⁻¹U``. The eigenvalues are the roots of ``det(I − S K(λ))``. A Newton step
-requires a few sums over ``p``. Two to four steps suffice, so an eigenvalue costs no more than
-reading ``p`` a few times.
+requires a few sums over ``p``. Two to four steps suffice.
 
 Let ``λ = ρ δ_max + τ`` with ``τ > 0``, above the largest pole. The best equation is then ``1/μ(λ) =
 1``, where ``μ`` is the largest eigenvalue of ``S K``: it is nearly linear if the rank-two part
@@ -20,19 +19,17 @@ multiplied out::
 Here ``K'`` excludes the pole. The sign of h also updates a bracket, to which all steps are
 confined.
 
-In two extreme cases the sums are short series. Their coefficients do not depend on ``λ``, and
-require one product of ``p`` with a narrow matrix. After that, Newton steps no longer read ``p``.
-Far above all poles, where the rank-two part dominates, the series is a Chebyshev series about the
-middle of the poles. This is the case for nearly all records of standardised columns. With the poles
-``δ = δ̄ + h t``, ``|t| ≤ 1``, ``z = ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
+**Points instead of poles.** A few points can replace poles that the eigenvalue is far above. Let
+``δ̄`` be the middle of the poles and h half their range, and let ``λ ≥ ρ(δ̄ + h/z)``. With the
+Chebyshev points ``x_i`` of the range and their Lagrange polynomials ``ℓ_i``::
 
-    (λ − ρδ̄) Σ p²/(λ − ρδ) = Σ p²/(1 − z t) = (2 Σ_j ϱ^j Σ p² T_j(t) − Σ p²)/w
+    Σ_j p_j²/(λ − ρδ_j) = Σ_i P_i/(λ − ρx_i),    P_i = Σ_j ℓ_i(δ_j) p_j²
 
-In this case ``ϱ`` is a few hundredths; otherwise the series often provides a good first guess. If
-``τ`` is a fraction of the distance ``ρg`` between the two largest poles, ``K'`` is a power series
-in ``τ/ρg``. This is the case for records without rare categories. The first few terms of either
-series suffice for most records. For the remaining records, Newton's method reads ``p`` at every
-step.
+With t points, the relative error of each term is at most ``2ϱᵗ``, where ``ϱ = z/(1 + √(1 − z²))``.
+The weights P do not depend on λ, so they take one product of ``p²`` with a narrow matrix for all
+steps. Nearly all records of standardised columns are far above every pole, since their rank-two
+part dominates. For the other records, the lower poles can be replaced if there are rare categories,
+whose poles lie far above those of common columns.
 """
 
 from __future__ import annotations
@@ -40,34 +37,53 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from array_api_compat import array_namespace
+import numpy as np
+from array_api_compat import array_namespace, device
 
 from seepage.support.chunks import by_rows, chunk_for
-from seepage.tables.source import Array
+from seepage.tables.source import Array, as_numpy
 
-_NEAR = 0.2  # how far above the largest pole counts as near, in its distance from the next
-
-
-# How many terms of a series each step of Newton's method takes; far above the poles the error
-# relative to λ goes from ϱ over ϱ⁴ and ϱ⁹ to ϱ²⁰. With the one before the first, multiples of eight
-# functions: matrix products take them by eight.
-_FAR, _NEAR_POLE = (3, 8, 19), (2, 4)
+_FAR = 0.08  # the z of records that count as far above all poles: twelve points replace the poles
 
 
 class _Secular(NamedTuple):
     """A batch of matrices ``ρ diag(δ) + c p pᵀ + s (p qᵀ + q pᵀ)``."""
 
     rho: Array  # (m,)
-    delta: Array  # (k,), shared, rising
-    p: Array  # (m, k)
-    q: Array  # (k,), shared
     c: Array  # (m,)
     s: Array  # (m,)
+    u: Array  # p at the largest pole, (m,)
+    p_p: Array  # the weights p² of the other poles, or of the points that replace them, (m, j)
+    p_q: Array  # the weights p q, (m, j)
+    q_q: Array  # the weights q², shared, (j,)
+    v: Array  # q at the largest pole, shared, ()
+    beneath: Array  # how far the points and poles lie below the largest pole, shared, (j,)
 
-    def pick(self, which: Array | slice) -> _Secular:
-        return _Secular(
-            self.rho[which], self.delta, self.p[which, :], self.q, self.c[which], self.s[which]
-        )
+    def pick(self, which: Array) -> _Secular:
+        """Return some of the matrices."""
+        rho, c, s, u, p_p, p_q = (part[which, ...] for part in self[:6])
+        return _Secular(rho, c, s, u, p_p, p_q, *self[6:])
+
+
+class _Poles(NamedTuple):
+    """The poles, with points that replace the lowest r of them."""
+
+    shares: Array  # ``ℓ_i(δ_j)`` of the poles that are replaced, (t, r)
+    beneath: Array  # as in :class:`_Secular`
+    q: Array  # (k,)
+
+    def batch(self, p: Array, rho: Array, c: Array, s: Array) -> _Secular:
+        """Return the matrices of some records."""
+        replaced, q = self.shares.shape[1], self.q
+        xp, others = array_namespace(p), slice(replaced, -1)
+        first, q_first = p[:, :replaced], q[:replaced]
+        p_p, p_q, q_q = p[:, others] ** 2, p[:, others] * q[others], q[others] ** 2
+        if replaced:
+            p_p = xp.concat([(first * first) @ self.shares.T, p_p], axis=1)
+            p_q = xp.concat([first @ (self.shares * q_first).T, p_q], axis=1)
+            q_q = xp.concat([self.shares @ (q_first * q_first), q_q])
+        u = xp.asarray(p[:, -1], copy=True)
+        return _Secular(rho, c, s, u, p_p, p_q, q_q, q[-1], self.beneath)
 
 
 def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s: Array) -> Array:
@@ -101,55 +117,102 @@ def largest_of_rows(
     if k == 1:
         p = coordinates(slice(0, n))[:, 0]
         return rho * delta[0] + (c * p + 2 * s * q[0]) * p
-    # The moments with all functions are taken in one product, so that p is read once.
-    functions = xp.concat([chebyshev(delta), near_powers(delta)], axis=0)
+    far = (delta[-2] + delta[0]) / 2 + (delta[-2] - delta[0]) / (2 * _FAR)
+    # The lowest bound on λ/ρ with about as few points as any: most records, or all, are above it.
+    bounds = [delta[-2], delta[-1], far]
+    choices = [_poles(delta, q, bound) for bound in bounds]
+    counts = [poles.beneath.shape[0] for poles in choices]
+    place = next(k for k, count in enumerate(counts) if count <= 2 * min(counts))
 
     def largest(rows: slice) -> Array:
-        batch = _Secular(rho[rows], delta, coordinates(rows), q, c[rows], s[rows])
-        at = moments(functions, batch.p, q)
-        values, exact = _by_series(batch.rho, delta, at, batch.c, batch.s)
-        left = xp.nonzero(~exact)[0]
-        if left.shape[0]:
-            values[left] = _solve(batch.pick(left), values[left])
+        p, own = coordinates(rows), (rho[rows], c[rows], s[rows])
+        batch = choices[place].batch(p, *own)
+        *bracket, least = _bracket(delta, batch)
+        distant = least >= own[0] * bounds[place]
+        near = xp.nonzero(~distant)[0]
+        if near.shape[0] == 0:
+            return _solve(delta, batch, *bracket)
+        values, others = xp.zeros_like(own[0]), xp.nonzero(distant)[0]
+        for some, which in (
+            (batch.pick(others), others),
+            (choices[0].batch(p[near, :], *(part[near] for part in own)), near),
+        ):
+            values[which] = _solve(delta, some, *(part[which] for part in bracket))
         return values
 
     # Some thousand rows, of which many short steps are made; on one core no more than it holds.
     chunk = chunk_for(delta)
-    size = min(4 * chunk, 6_000 * k) if threads else 4 * chunk
+    size = min(4 * chunk, 12_000 * k) if threads else 4 * chunk
     return by_rows(largest, n, k, chunk=size, threads=threads, what=what)
 
 
-def _by_series(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> tuple[Array, Array]:
-    """Return the largest eigenvalues and which are exact; the rest are guesses (0: no guess)."""
-    xp = array_namespace(rho)
-    polynomials = _FAR[-1] + 1
-    far = at.with_functions(slice(0, polynomials))
-    near = at.with_functions(slice(polynomials, None))
-    which = xp.nonzero(_near_pole(rho, delta, near, c, s))[0]
-    if which.shape[0] == 0:  # selecting copies, so only if needed
-        return solve_far_above(rho, delta, far, c, s)
-    values = xp.zeros_like(rho)
-    exact = values > 0
-    values[which], exact[which] = solve_near_pole(
-        rho[which], delta, near.pick(which), c[which], s[which]
+def _poles(delta: Array, q: Array, least: Array) -> _Poles:
+    """Replace as many poles as leaves the fewest numbers, for eigenvalues of at least ``ρ least``.
+
+    The more of the lowest poles are replaced, the wider is their range, and the more points it
+    takes.
+    """
+    xp = array_namespace(delta)
+    below, eps = as_numpy(delta)[:-1].astype(float), float(xp.finfo(delta.dtype).eps)
+    middle, half = (below + below[0]) / 2, (below - below[0]) / 2
+    # z, and with it the rate ϱ, for every number of replaced poles
+    away = np.maximum(float(least) - middle, half)
+    z = np.divide(half, away, out=np.zeros_like(half), where=half > 0)
+    with np.errstate(divide="ignore"):  # equal poles take one point; for z = 1 no number is enough
+        digits = np.abs(np.log(z / (1 + np.sqrt((1 - z) * (1 + z)))))
+        points = np.maximum(np.ceil(np.log(8 / eps) / digits), 1.0)
+    kept = np.arange(len(below))[::-1]
+    last = int(np.argmin(points + kept))
+    if points[last] + kept[last] >= len(below):
+        return _Poles(xp.reshape(delta[:0], (0, 0)), delta[-1] - delta[:-1], q)
+    orders = np.arange(int(points[last]))
+    angles = np.pi * (orders + 0.5) / len(orders)
+    share = (below[: last + 1] - middle[last]) / (half[last] or 1.0)
+    # ℓ_i(δ) = (1 + 2 Σ_m T_m(x_i) T_m(δ)) / t, with T_m(cos φ) = cos mφ
+    twice = np.where(orders > 0, 2.0, 1.0)
+    at_points = np.cos(np.outer(angles, orders)) * twice / len(orders)
+    shares = at_points @ np.cos(np.outer(orders, np.arccos(np.clip(share, -1.0, 1.0))))
+    x, shares = (
+        xp.asarray(part, dtype=delta.dtype, device=device(delta))
+        for part in (middle[last] + half[last] * np.cos(angles), shares)
     )
-    which = xp.nonzero(~exact)[0]
-    values[which], exact[which] = solve_far_above(
-        rho[which], delta, far.pick(which), c[which], s[which]
-    )
-    return values, exact
+    return _Poles(shares, delta[-1] - xp.concat([x, delta[last + 1 : -1]]), q)
 
 
-def _solve(batch: _Secular, guess: Array) -> Array:
-    """Return the largest eigenvalues, starting from guesses; zero means no guess."""
-    xp = array_namespace(batch.p)
-    eps = xp.finfo(batch.p.dtype).eps
-    top = batch.rho * batch.delta[-1]
-    answer = xp.asarray(top, copy=True)
-    low, tau, high = _bracket(batch, eps)
-    above = guess - top
-    tau = xp.where((above > 0) & (above < high) & (tau > 0), above, tau)
-    width, floor = -low, eps * (top + high) / 4
+def _bracket(delta: Array, batch: _Secular) -> tuple[Array, Array, Array, Array]:
+    """Return a bracket of ``τ`` with the start of the search in it, and a lower bound on ``λ``.
+
+    No eigenvalue exceeds ``ρ δ_max`` by more than the largest eigenvalue of the rank-two part.
+    Newton's method starts there or, if the next pole is farther away than that, at the pole. The
+    largest eigenvalue can lie below the pole only if ``uᵀS u < 0``, and never below the second
+    pole. In this case the search starts at the pole, too. By Weyl's inequality, the largest
+    eigenvalue is at least that of the rank-two part plus ``ρ δ_min``.
+    """
+    xp = array_namespace(delta)
+    rho, c, s, u, p_p, p_q, q_q, v, _ = batch
+    eps = xp.finfo(delta.dtype).eps
+    # The points' polynomials add up to one, so their weights add up to those of the poles.
+    p_squared, p_with_q = xp.sum(p_p, axis=1) + u * u, xp.sum(p_q, axis=1) + u * v
+    product = p_squared * (xp.sum(q_q) + v * v)
+    # The determinant may cancel down to nothing; its rounding error keeps this an upper bound.
+    det, rounding = product - p_with_q * p_with_q, 8 * eps * product
+    trace, most = c * p_squared + 2 * s * p_with_q, xp.abs(det) + rounding
+    high, _ = positive_root(trace, s * s * most)
+    known = xp.where(det > rounding, det - rounding, xp.zeros_like(det))
+    least = positive_root(trace, s * s * known)[0] + rho * delta[0]
+    width = rho * (delta[-1] - delta[-2])
+    doubtful = (u * (c * u + 2 * s * v) < 0) & (width > 0)
+    least = xp.maximum(least, rho * xp.where(doubtful, delta[-2], delta[-1]))
+    start = xp.where(doubtful | (high < width), xp.zeros_like(high), high)
+    return -width, start, high, least
+
+
+def _solve(delta: Array, batch: _Secular, low: Array, tau: Array, high: Array) -> Array:
+    """Return the largest eigenvalues, from a bracket and a start for every ``τ``."""
+    xp = array_namespace(delta)
+    eps = xp.finfo(delta.dtype).eps
+    top = batch.rho * delta[-1]
+    answer, width, floor = xp.asarray(top, copy=True), -low, eps * (top + high) / 4
     active = xp.nonzero(high > 0)[0]
     if active.shape[0] < top.shape[0]:  # selecting copies, so only if needed
         batch = batch.pick(active)
@@ -183,25 +246,6 @@ def _solve(batch: _Secular, guess: Array) -> Array:
     return answer
 
 
-def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
-    """Return bounds on ``τ`` and the starting point.
-
-    No eigenvalue exceeds ``ρ δ_max`` by more than the largest eigenvalue of the rank-two part, at
-    which Newton's method starts. The largest eigenvalue can lie below the pole only if ``uᵀS u <
-    0``, and never below the second pole. In this case the search starts at the pole.
-    """
-    xp = array_namespace(batch.p)
-    p_squared, p_with_q = xp.vecdot(batch.p, batch.p), xp.vecdot(batch.p, batch.q)
-    product = p_squared * xp.sum(batch.q * batch.q)
-    # The determinant may cancel down to nothing; its rounding error keeps this an upper bound.
-    det = xp.abs(product - p_with_q * p_with_q) + 8 * eps * product
-    high, _ = positive_root(batch.c * p_squared + 2 * batch.s * p_with_q, batch.s**2 * det)
-    width = batch.rho * (batch.delta[-1] - batch.delta[-2])
-    u, v = batch.p[:, -1], batch.q[-1]
-    doubtful = (u * (batch.c * u + 2 * batch.s * v) < 0) & (width > 0)
-    return -width, xp.where(doubtful, xp.zeros_like(high), high), high
-
-
 def _next(
     look: _Look, tau: Array, low: Array, high: Array, width: Array, floor: Array
 ) -> tuple[Array, Array]:
@@ -223,48 +267,6 @@ def _next(
     return xp.where(by_mu, look.by_mu, step_to), by_mu | by_det
 
 
-class _Sums(NamedTuple):
-    """The entries of ``K'`` and their derivatives."""
-
-    k11: Array
-    k12: Array
-    k22: Array
-    d11: Array
-    d12: Array
-    d22: Array
-
-
-class _PoleEquation(NamedTuple):
-    """The determinant with the largest pole multiplied out, and its parts."""
-
-    trace: Array  # that of S K'
-    trace_slope: Array
-    det: Array  # that of K'
-    det_slope: Array
-    pole: Array  # uᵀS u
-    mixed: Array  # uᵀadj(K')u
-    mixed_slope: Array
-    h: Array
-    h_slope: Array
-
-
-def _pole_equation(
-    tau: Array, sums: _Sums, u: Array, v: Array, c: Array, s: Array
-) -> _PoleEquation:
-    """Evaluate ``h`` at ``λ = ρ δ_max + τ`` for a given ``K'``."""
-    k11, k12, k22, d11, d12, d22 = sums
-    s_squared = s * s
-    trace, trace_slope = c * k11 + 2 * s * k12, c * d11 + 2 * s * d12
-    det, det_slope = k11 * k22 - k12 * k12, d11 * k22 + k11 * d22 - 2 * k12 * d12
-    pole = u * (c * u + 2 * s * v)
-    mixed = u * u * k22 - 2 * u * v * k12 + v * v * k11
-    mixed_slope = u * u * d22 - 2 * u * v * d12 + v * v * d11
-    smooth = 1 - trace - s_squared * det
-    h = tau * smooth - pole - s_squared * mixed
-    h_slope = smooth - tau * (trace_slope + s_squared * det_slope) - s_squared * mixed_slope
-    return _PoleEquation(trace, trace_slope, det, det_slope, pole, mixed, mixed_slope, h, h_slope)
-
-
 class _Look(NamedTuple):
     """The result of one evaluation: the side of the root, and candidates for the next point."""
 
@@ -278,21 +280,26 @@ class _Look(NamedTuple):
 def _look(batch: _Secular, tau: Array) -> _Look:
     """Evaluate the equations at ``λ = ρ δ_max + τ``."""
     xp = array_namespace(tau)
-    p, q, c, s = batch.p[:, :-1], batch.q[:-1], batch.c, batch.s
-    # The resolvent, in place where possible: allocating costs more than computing here.
-    resolvent = batch.rho[:, None] * (batch.delta[-1] - batch.delta[:-1])[None, :]
+    c, s, u, v = batch.c, batch.s, batch.u, batch.v
+    # In place where possible: allocating costs more than computing here.
+    resolvent = batch.rho[:, None] * batch.beneath[None, :]
     resolvent += tau[:, None]
     resolvent **= -1
-    scaled = p * resolvent
-    resolvent *= q
+    weights = batch.p_p, batch.p_q, batch.q_q
     # Not as matrix products, whose threads would interfere with the caller's.
-    k11, k12, k22 = (xp.vecdot(a, b) for a, b in ((scaled, p), (scaled, q), (resolvent, q)))
-    d11, d12 = -xp.vecdot(scaled, scaled), -xp.vecdot(scaled, resolvent)
-    d22 = -xp.vecdot(resolvent, resolvent)
+    k11, k12, k22 = (xp.vecdot(each, resolvent) for each in weights)
+    resolvent *= resolvent
+    d11, d12, d22 = (-xp.vecdot(each, resolvent) for each in weights)
 
-    u, v, s_squared = batch.p[:, -1], batch.q[-1], s * s
-    found = _pole_equation(tau, _Sums(k11, k12, k22, d11, d12, d22), u, v, c, s)
-    trace, trace_slope, det, det_slope, pole, mixed, mixed_slope, h, h_slope = found
+    s_squared = s * s
+    trace, trace_slope = c * k11 + 2 * s * k12, c * d11 + 2 * s * d12  # of S K'
+    det, det_slope = k11 * k22 - k12 * k12, d11 * k22 + k11 * d22 - 2 * k12 * d12  # of K'
+    pole = u * (c * u + 2 * s * v)  # uᵀS u
+    mixed = u * u * k22 - 2 * u * v * k12 + v * v * k11  # uᵀadj(K')u
+    mixed_slope = u * u * d22 - 2 * u * v * d12 + v * v * d11
+    smooth = 1 - trace - s_squared * det
+    h = tau * smooth - pole - s_squared * mixed
+    h_slope = smooth - tau * (trace_slope + s_squared * det_slope) - s_squared * mixed_slope
     # Below the pole h changes its sign once more at the second eigenvalue. Left of both, by
     # Haynsworth's formula, −(S − S K S) is positive definite; its trace, times −τ:
     definite = (c * c + s_squared) * (u * u + tau * k11) + 2 * c * s * (u * v + tau * k12)
@@ -314,185 +321,6 @@ def _look(batch: _Secular, tau: Array) -> _Look:
     by_det = tau - h / xp.where(h_slope == 0, xp.ones_like(h_slope), h_slope)
     near_one = usable & (xp.abs(mu - 1) < 0.1)
     return _Look(left, rising, near_one, xp.where(usable, by_mu, tau), by_det)
-
-
-class Moments(NamedTuple):
-    """The sums of ``p²``, ``p q`` and ``q²`` over the poles, weighted by functions of the poles.
-
-    Each function has one row, so that later steps read memory sequentially.
-    """
-
-    p_p: Array  # (j, m)
-    p_q: Array  # (j, m)
-    q_q: Array  # (j,)
-    # p and q at the largest pole
-    u: Array  # (m,)
-    v: Array  # ()
-
-    def with_functions(self, which: slice) -> Moments:
-        """Return the sums for some functions of the poles."""
-        return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which], self.u, self.v)
-
-    def pick(self, rows: Array) -> Moments:
-        """Return the sums for some of the matrices."""
-        return Moments(self.p_p[:, rows], self.p_q[:, rows], self.q_q, self.u[rows], self.v)
-
-
-def moments(functions: Array, p: Array, q: Array) -> Moments:
-    """Return the moments for functions of the poles, of shape ``(j, k)``."""
-    xp = array_namespace(p)
-    p_p, p_q = functions @ (p * p).T, (functions * q[None, :]) @ p.T
-    return Moments(p_p, p_q, functions @ (q * q), xp.asarray(p[:, -1], copy=True), q[-1])
-
-
-def near_powers(delta: Array) -> Array:
-    """Return the powers of ``g/(δ_max − δ)``, with zeros for the largest pole or poles."""
-    xp = array_namespace(delta)
-    gaps = delta[-1] - delta
-    base = xp.where(gaps > 0, gaps[-2] / xp.where(gaps > 0, gaps, xp.ones_like(gaps)), 0 * gaps)
-    powers = [base]
-    for _ in range(_NEAR_POLE[-1] - 1):
-        powers.append(powers[-1] * base)
-    return xp.stack(powers)
-
-
-def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Return whether the largest eigenvalue is close to the largest pole, if the pole is simple.
-
-    If the largest eigenvalue of ``S K'`` at the pole is below one, the eigenvalues of the matrix
-    without that pole are below the pole, so only one eigenvalue is above. The first step from the
-    pole estimates the distance of this eigenvalue from the pole.
-    """
-    xp = array_namespace(rho)
-    width = rho * (delta[-1] - delta[-2])
-    p_p, p_q, q_q, u, v = at.p_p[0, :], at.p_q[0, :], at.q_q[0], at.u, at.v
-    trace, minus_det = c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q)
-    smooth = width * (width - trace) - minus_det
-    start = u * (c * u + 2 * s * v) * width
-    start = start + s * s * (u * u * q_q - 2 * u * v * p_q + v * v * p_p)
-    alone = positive_root(trace, minus_det)[0] < 0.9 * width  # below one with room to spare
-    return alone & (xp.abs(start) < _NEAR * smooth)
-
-
-def solve_near_pole(
-    rho: Array, delta: Array, at: Moments, c: Array, s: Array
-) -> tuple[Array, Array]:
-    """Return the largest eigenvalue of every matrix, and whether it is exact up to rounding.
-
-    Newton's method for ``h`` is applied to the matrices that :func:`_near_pole` selects. The
-    moments are those of :func:`near_powers`.
-    """
-    xp = array_namespace(rho)
-    top, inverse = rho * delta[-1], 1 / (rho * (delta[-1] - delta[-2]))
-    eps = float(xp.finfo(rho.dtype).eps)
-    tau = xp.zeros_like(rho)
-    settled = tau > 0
-    for last in _NEAR_POLE:
-        some = (at.p_p[:last, :], at.p_q[:last, :], at.q_q[:last, None])
-        found = [_sum(terms, -tau * inverse) for terms in some]
-        sums = [total * inverse for total, _ in found]
-        sums += [-slope * inverse * inverse for _, slope in found]
-        equation = _pole_equation(tau, _Sums(*sums), at.u, at.v, c, s)
-        step = equation.h / equation.h_slope
-        tau = tau - step
-        # Newton's method squares the error, relative to the distance of the poles; the terms left
-        # out count relative to all of it.
-        share = tau * inverse
-        # Far below the pole another eigenvalue may be the largest.
-        settled = (step * step * inverse <= eps * top / 4) & (share >= -2e-3) & (share <= _NEAR)
-        settled = settled & (xp.abs(share) ** last <= eps)
-        if bool(xp.all(settled)):
-            break
-    return top + tau, settled
-
-
-def chebyshev(delta: Array) -> Array:
-    """Return the Chebyshev polynomials of the poles, mapped to the interval from −1 to 1."""
-    xp = array_namespace(delta)
-    middle, half = _range(delta)
-    share = (delta - middle) / half if float(half) > 0 else xp.zeros_like(delta)
-    polynomials = [xp.ones_like(share), share]
-    for _ in range(_FAR[-1] - 1):
-        polynomials.append(2 * share * polynomials[-1] - polynomials[-2])
-    return xp.stack(polynomials)
-
-
-def _range(delta: Array) -> tuple[Array, Array]:
-    """Return the middle of the poles and half their range."""
-    return (delta[-1] + delta[0]) / 2, (delta[-1] - delta[0]) / 2
-
-
-def solve_far_above(
-    rho: Array, delta: Array, at: Moments, c: Array, s: Array
-) -> tuple[Array, Array]:
-    """Return the largest eigenvalue of every matrix, and whether it is exact up to rounding.
-
-    If it is not exact, it is a guess, or zero if no guess is available. The moments are those of
-    :func:`chebyshev`; the other arguments are as for :func:`largest_eigenvalue`.
-    """
-    xp = array_namespace(rho)
-    middle, half = _range(delta)
-    pole = rho * half  # relative to the middle, as is the guess
-    p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
-    guess, _ = positive_root(c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q))
-    guess = guess + pole * at.p_p[1, :] / xp.where(p_p > 0, p_p, 1.0)
-    settled = xp.zeros_like(guess) > 0
-    for last in _FAR:
-        known = guess > 1.25 * pole  # nearer to the outermost pole the series says too little
-        inverse = 1 / xp.where(known, guess, xp.ones_like(guess))
-        z = xp.where(known, pole * inverse, xp.zeros_like(pole))
-        w = xp.sqrt((1 - z) * (1 + z))
-        # K = G(z)/λ, so that −λ² K' = G + zG'.
-        (k11, d11), (k12, d12), (k22, d22) = (
-            _chebyshev_sum(terms[: last + 1, ...], z, w)
-            for terms in (at.p_p, at.p_q, at.q_q[:, None])
-        )
-        d11, d12, d22 = k11 + z * d11, k12 + z * d12, k22 + z * d22
-        trace, trace_slope = c * k11 + 2 * s * k12, c * d11 + 2 * s * d12
-        root, discriminant = positive_root(trace, _product(s, k11, k12, k22))
-        det_slope = s * s * (d11 * k22 + k11 * d22 - 2 * k12 * d12)
-        # Newton's method for 1/μ = 1 with μ = root/λ, which falls in λ.
-        fall = root * trace_slope + det_slope
-        usable = known & (fall > 0)
-        step = xp.where(
-            usable,
-            root * (root - guess) * discriminant / xp.where(usable, fall, xp.ones_like(fall)),
-            xp.zeros_like(guess),
-        )
-        guess = xp.where(usable, guess + step, xp.zeros_like(guess))
-        # Up to this z, all terms after ``last`` are below the rounding error
-        share = 5e-17 ** (1 / (last + 1))
-        small = usable & (z <= 2 * share / (1 + share * share))
-        settled = small & (z * step * step <= xp.finfo(rho.dtype).eps * guess * guess)
-        if bool(xp.all(settled)):
-            break
-    return xp.where(guess > 0, guess + rho * middle, xp.zeros_like(guess)), settled
-
-
-def _chebyshev_sum(terms: Array, z: Array, w: Array) -> tuple[Array, Array]:
-    """Return ``(2 Σ_j terms_j ϱ^j − terms_0)/w``, ``w = √(1 − z²)``, and its slope in ``z``."""
-    total, slope = _sum(terms, z / (1 + w))
-    total = (2 * total - terms[0, ...]) / w
-    return total, (2 * slope / (1 + w) + z * total) / (w * w)
-
-
-def _sum(terms: Array, x: Array) -> tuple[Array, Array]:
-    """Return ``Σ_j terms_j x^j`` and its derivative."""
-    total = terms[-1, ...] + 0 * x
-    slope = 0 * x
-    for j in range(terms.shape[0] - 2, -1, -1):
-        slope *= x
-        slope += total
-        total *= x
-        total += terms[j, ...]
-    return total, slope
-
-
-def _product(s: Array, k11: Array, k12: Array, k22: Array) -> Array:
-    """Return ``s² det K``, which is non-negative."""
-    xp = array_namespace(k11)
-    det = k11 * k22 - k12 * k12
-    return s * s * xp.where(det > 0, det, xp.zeros_like(det))
 
 
 def positive_root(trace: Array, minus_det: Array) -> tuple[Array, Array]:
