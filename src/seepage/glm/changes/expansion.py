@@ -69,17 +69,17 @@ class Monomials:
         pair = [np.arange(start, len(self.pairs[0])) for start in self.first]
         self.triples = np.concatenate(pair), np.repeat(np.arange(numbers), [len(p) for p in pair])
 
-    def by_squares(self, products: np.ndarray, weighted: np.ndarray) -> np.ndarray:
-        """Return the symmetric form ``Σ x_i x_j w x_k``, (·, P), from (·, m) and ``w x_k``, (P, m).
+    def by_squares(self, x: np.ndarray, weighted: np.ndarray) -> np.ndarray:
+        """Return the symmetric form ``Σ x_i x_j w x_k``, (·, P), from x and ``w x``, (P, m) each.
 
         Only the entries in which k comes first are certain to be set; :meth:`whole_third` sets the
         others.
         """
-        return _by_first(products, weighted, self.first)
+        return _by_first(x, np.arange(len(x)), x, weighted)
 
-    def by_cubes(self, products: np.ndarray, weighted: np.ndarray) -> np.ndarray:
+    def by_cubes(self, squares: np.ndarray, x: np.ndarray, weighted: np.ndarray) -> np.ndarray:
         """Return the symmetric form ``Σ x_h x_i x_j w x_k``, as :meth:`by_squares` does."""
-        return _by_first(products, weighted, self._first_triple)
+        return _by_first(squares, self.first, x, weighted)
 
     def whole_third(self, form: np.ndarray) -> np.ndarray:
         """Return a form of :meth:`by_squares` with all its entries."""
@@ -111,18 +111,9 @@ class Monomials:
         These are ``x_i x_j`` with ``i ≤ j``, and ``x_k x_i x_j`` with ``k ≤ i ≤ j``. The records
         come last: NumPy multiplies long rows several times as fast as short ones.
         """
-
-        def blocks(first: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-            """Return ``x_k`` times ``values[first[k]:]`` for every k in turn, (size, m)."""
-            out, at = np.empty((size, x.shape[1])), 0
-            for k, start in enumerate(first):
-                end = at + len(values) - start
-                np.multiply(values[start:], x[k], out=out[at:end])
-                at = end
-            return out
-
-        squares = blocks(np.arange(len(x)), x, len(self.pairs[0]))
-        return squares, blocks(self.first, squares, len(self.triples[0])) if cubes else None
+        every = np.arange(len(x))
+        squares = _products(x, every, x, every)
+        return squares, _products(squares, self.first, x, every) if cubes else None
 
     @cached_property
     def orders(self) -> tuple[np.ndarray, np.ndarray]:
@@ -134,18 +125,33 @@ class Monomials:
         return twos, np.choose(same, [6.0, 3.0, 1.0])
 
 
-def _by_first(products: np.ndarray, weighted: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return ``products @ weighted.T`` where a product begins with k or a later number, (·, P).
+def _products(
+    values: np.ndarray, first: np.ndarray, x: np.ndarray, which: np.ndarray
+) -> np.ndarray:
+    """Return ``x_k`` times ``values[first[k]:]`` for some numbers k in turn, (·, m)."""
+    ends = np.cumsum(len(values) - first[which])
+    out, at = np.empty((int(ends[-1]), x.shape[1])), 0
+    for k, end in zip(which, ends, strict=True):
+        np.multiply(values[first[k] :], x[k], out=out[at:end])
+        at = end
+    return out
 
-    By symmetry, these entries determine all others. Two blocks of columns are as fast as more:
-    narrower products of matrices are slower.
+
+def _by_first(
+    values: np.ndarray, first: np.ndarray, x: np.ndarray, weighted: np.ndarray
+) -> np.ndarray:
+    """Return the sums of all :func:`_products` times ``w x_l``, ``l ≤ k``, (·, P).
+
+    By symmetry, these entries determine all others. A quarter of the products at a time stays in
+    the cache.
     """
-    P = len(weighted)
-    out, half = np.zeros((P, len(products))), P // 2 if P > 8 else P
-    for some in (slice(0, half), slice(half, P)):
-        if some.start < P:
-            begun = first[some.start]
-            np.matmul(weighted[some], products[begun:].T, out=out[some, begun:])
+    ends = np.cumsum(len(values) - first)
+    out, at = np.zeros((len(x), int(ends[-1]))), 0
+    for some in np.split(np.arange(len(x)), np.searchsorted(ends, ends[-1] * np.arange(1, 4) / 4)):
+        if len(some):
+            products, until = _products(values, first, x, some), int(ends[some[-1]])
+            np.matmul(weighted[: some[-1] + 1], products.T, out=out[: some[-1] + 1, at:until])
+            at = until
     return out.T
 
 
@@ -259,13 +265,13 @@ class Expansion:
             third, fourth = self._bends(np.arange(*piece.indices(len(model.X))))
             length = np.einsum("np,np->n", x, x)
             columns = np.ascontiguousarray(x.T)
-            squares, cubes = monomials.of(columns, cubes=deep)
             bent = np.zeros(())
-            if cubes is not None:
-                bent = monomials.by_cubes(cubes, fourth * columns)
+            if deep:
+                squares, _ = monomials.of(columns, cubes=False)
+                bent = monomials.by_cubes(squares, columns, fourth * columns)
             heavy = x.T @ ((weight * model.curvatures[piece, 0, 0] * length)[:, None] * x)
             longest = float(np.max(length[weight > 0], initial=0.0))
-            return monomials.by_squares(squares, third * columns), bent, heavy, longest
+            return monomials.by_squares(columns, third * columns), bent, heavy, longest
 
         width = len(threes) if deep else len(twos)
         for third, fourth, quartic, longest in spread(
