@@ -7,7 +7,8 @@ most 1.0 of Opacus's faster step for GPT-2's shape, 0.95 with LoRA and 1.2 for t
 each record measured at every fourth of its steps, it takes at most 1.2 of seepage's own step
 without accounting, 1.35 with LoRA. Some records are compared with float32 along the same
 directions. Also printed: a plain step that protects nobody. All of them clip every record's
-gradient exactly at norm 1, add noise and take a step of SGD, in one run:
+gradient exactly at norm 1, add noise and take a step of SGD, in one run; times are those of four
+steps in a row, each with a batch of new tensors, as from a loader:
 
 - WideResNet-16-4 with GroupNorm, about the pixels;
 - GPT-2's shape, 124 million parameters, about the token embeddings (the output layer has its own
@@ -50,7 +51,7 @@ import seepage.nn as snn
 from against_float32 import against_float32
 from big_networks import GPT, wide_resnet, with_adapters
 from network_runs import run, table
-from private_steps import GIB, Stopwatch, training_step, update
+from private_steps import GIB, Stopwatch, plain_step, update
 from reproduction.private_sgd.networks import mnist_cnn
 from seepage.nn.problem.problem import cross_entropy
 
@@ -60,6 +61,9 @@ PARAMETERS = "seepage, the same by steps of the parameters"
 QUARTER = "seepage, every fourth step of a record accounted for"
 PLAIN = "plain training step"
 LEARNING_RATE = 1e-6
+STEPS = 4  # in a row; a quarter measures each record once in as many
+
+Step = Callable[[Tensor, Tensor], None]
 
 
 class SharingGPT(GPT):
@@ -76,17 +80,17 @@ class SharingGPT(GPT):
         return self.head(self.norm(self.blocks(self.tokens(x) + self.places(places))))
 
 
-def with_hooks(net: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None], nn.Module]:
+def with_hooks(net: nn.Module, size: int) -> tuple[Step, nn.Module]:
     """Return a step of Opacus with a gradient per record, and the wrapped network."""
     model = GradSampleModule(net, loss_reduction="mean")
     optimizer = DPOptimizer(
         torch.optim.SGD(_trained(net), lr=LEARNING_RATE),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
-        expected_batch_size=len(y),
+        expected_batch_size=size,
     )
 
-    def step() -> None:
+    def step(x: Tensor, y: Tensor) -> None:
         cross_entropy(model(x), y).mean().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -94,17 +98,17 @@ def with_hooks(net: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None]
     return step, model
 
 
-def with_ghosts(net: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None], nn.Module]:
+def with_ghosts(net: nn.Module, size: int) -> tuple[Step, nn.Module]:
     """Return a step of Opacus with ghost clipping, two backward passes, and the wrapped network."""
     model = GradSampleModuleFastGradientClipping(net, max_grad_norm=1.0, use_ghost_clipping=True)
     optimizer = DPOptimizerFastGradientClipping(
         torch.optim.SGD(_trained(net), lr=LEARNING_RATE),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
-        expected_batch_size=len(y),
+        expected_batch_size=size,
     )
 
-    def step() -> None:
+    def step(x: Tensor, y: Tensor) -> None:
         losses = cross_entropy(model(x), y)
         DPTensorFastGradientClipping(model, optimizer, losses).backward()
         optimizer.step()
@@ -114,24 +118,18 @@ def with_ghosts(net: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None
 
 
 def with_seepage(
-    net: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    view: snn.View,
-    accounted: bool,
-    every: int = 1,
-    method: str = "auto",
-) -> Callable[[], None]:
+    net: nn.Module, size: int, view: snn.View, accounted: bool, every: int = 1, method: str = "auto"
+) -> Step:
     """Return a step of our own, with or without accounting for its leakage.
 
-    With ``every``, these are as many steps, in which each record is measured once.
+    With ``every``, each record is measured once in so many steps.
     """
-    index, count = torch.arange(len(y)), 50 * len(y)
+    index = torch.arange(size)
     accountant = snn.FisherAccountant(
         net,
         "cross_entropy",
-        n=count,
-        batch_size=len(y),
+        n=50 * size,
+        batch_size=size,
         noise_multiplier=1.0,
         view=view,
         probes=1,
@@ -140,19 +138,15 @@ def with_seepage(
         method=method,
         individual=accounted,
     )
-    accountant.check.trust()  # the same batch every time is not a random draw
+    accountant.check.trust()  # the same records every time are not a random draw
 
-    def step() -> None:
-        for _ in range(every):
-            one()
-
-    def one() -> None:
+    def step(x: Tensor, y: Tensor) -> None:
         if accounted:
             found = accountant.observe(index, x, y, update=True)
         else:
             found = accountant.engine.step(x, y, probes=0, update=True)
         assert found.gradient is not None
-        update(net, found.gradient, len(y))
+        update(net, found.gradient, size)
 
     return step
 
@@ -162,8 +156,9 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Time every method on its own copy of the network, in turns, and measure its memory."""
     gib: dict[str, float] = {}
-    steps: dict[str, Callable[[], None]] = {}
+    tasks: dict[str, Callable[[], object]] = {}
     wrappers: list[Any] = []
+    batches = [(x.clone(), y.clone()) for _ in range(STEPS)]
     # On an accelerator in TF32, steps of the parameters are the default.
     ours = (OURS, ACCOUNTED, QUARTER) if x.is_cuda else (OURS, ACCOUNTED, PARAMETERS, QUARTER)
     for name in (PLAIN, HOOKS, GHOST, *ours):
@@ -171,29 +166,35 @@ def compare(
         others = _allocated(x.device)
         net = make().to(x.device)
         if name == PLAIN:
-            step: Callable[[], None] = training_step(net, x, y)
+            step: Step = plain_step(net)
         elif name in (HOOKS, GHOST):
-            step, wrapped = (with_hooks if name == HOOKS else with_ghosts)(net, x, y)
+            step, wrapped = (with_hooks if name == HOOKS else with_ghosts)(net, len(y))
             wrappers.append(wrapped)
         else:
-            every = 4 if name == QUARTER else 1
+            every = STEPS if name == QUARTER else 1
             moved = name == PARAMETERS or (name == QUARTER and PARAMETERS in ours)
             method = "parameters" if moved else "auto"
-            step = with_seepage(net, x, y, view, name != OURS, every, method)
-        step()  # inspects a new network
+            step = with_seepage(net, len(y), view, name != OURS, every, method)
+        task = partial(_each, step, batches)
+        task()  # inspects a new network
         with weighed(x.device) as peak:
-            step()
-        gib[name], steps[name] = peak[0] - others, step
+            task()
+        gib[name], tasks[name] = peak[0] - others, task
     # In turns: what disturbs the machine for a minute would favour or harm a method.
-    found = Stopwatch(x.device, repeats).compare(steps)
+    found = Stopwatch(x.device, repeats).compare(tasks)
     for name, one in found.items():
-        one["seconds"] /= 4 if name == QUARTER else 1
+        one["seconds"] /= STEPS
         one["gib"] = gib[name]
     for wrapped in wrappers:
         wrapped.remove_hooks()
-    steps.clear()
+    tasks.clear()
     gc.collect()
     return found
+
+
+def _each(step: Step, batches: list[tuple[Tensor, Tensor]]) -> None:
+    for x, y in batches:
+        step(x, y)
 
 
 def _allocated(device: torch.device) -> float:
@@ -249,7 +250,7 @@ def readme(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
     def make() -> nn.Module:
         return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
 
-    return told(compare(make, x, y, snn.Input(), 20 * repeats), (2.5, 0.0), {"claims": {}})
+    return told(compare(make, x, y, snn.Input(), 5 * repeats), (2.5, 0.0), {"claims": {}})
 
 
 def convolutional(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:

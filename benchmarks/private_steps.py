@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,9 +72,7 @@ def most_gib(taken: dict[str, float]) -> float:
     return max(taken["gib"], taken["gib at first"])
 
 
-def training_step(
-    net: nn.Module, x: Tensor, y: Tensor, compiled: bool = False
-) -> Callable[[], None]:
+def plain_step(net: nn.Module, compiled: bool = False) -> Callable[[Tensor, Tensor], None]:
     """Return a plain training step: losses, their gradient, and a change of the parameters.
 
     With ``compiled``, ``torch.compile`` compiles the losses and their backward pass.
@@ -85,12 +84,19 @@ def training_step(
 
     run = torch.compile(mean_loss) if compiled else mean_loss
 
-    def step() -> None:
+    def step(x: Tensor, y: Tensor) -> None:
         loss = run(x, y)
         for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.data.add_(g, alpha=-1e-6)
 
     return step
+
+
+def training_step(
+    net: nn.Module, x: Tensor, y: Tensor, compiled: bool = False
+) -> Callable[[], None]:
+    """Return :func:`plain_step` with the same batch every time."""
+    return partial(plain_step(net, compiled), x, y)
 
 
 def clipped_alone(net: nn.Module, clip: Any) -> Callable[..., dict[str, Tensor]]:

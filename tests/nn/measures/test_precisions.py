@@ -6,6 +6,7 @@ Where there is a graphics card, all of it runs there, too: ``pytest tests/nn -k 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -136,12 +137,40 @@ def test_autocast_and_short_products_are_left_out_of_checks(device: str) -> None
     assert np.isfinite(np.asarray(found.values.float().cpu())).all()
 
 
-@pytest.mark.parametrize("place", DEVICES)
-def test_pulls_along_the_gradient_of_convolutions_under_autocast(place: str) -> None:
-    torch.manual_seed(0)
+class Block(nn.Module):
+    """Attention with two heads and a perceptron, each behind a LayerNorm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.project(self.first(x)).unflatten(2, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.join(seen.transpose(1, 2).flatten(2))
+        return x + self.outer(nn.functional.gelu(self.inner(self.second(x))))
+
+
+def convolutions() -> tuple[nn.Module, Tensor, Tensor]:
     layers = [nn.Conv2d(2, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3, stride=2), nn.SiLU(), nn.Flatten()]
-    net = nn.Sequential(*layers, nn.Linear(72, 3)).to(place)
-    x, y = torch.randn(6, 2, 9, 9).to(place), torch.tensor([0, 1, 2, 0, 1, 2]).to(place)
+    net = nn.Sequential(*layers, nn.Linear(72, 3))
+    return net, torch.randn(6, 2, 9, 9), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def blocks() -> tuple[nn.Module, Tensor, Tensor]:
+    net = nn.Sequential(Block(16), Block(16), nn.LayerNorm(16), nn.Flatten(), nn.Linear(80, 3))
+    return net, torch.randn(6, 5, 16), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+@pytest.mark.parametrize("place", DEVICES)
+@pytest.mark.parametrize("made", [convolutions, blocks])
+def test_pulls_along_the_gradient_under_autocast(
+    made: Callable[[], tuple[nn.Module, Tensor, Tensor]], place: str
+) -> None:
+    torch.manual_seed(0)
+    net, x, y = (part.to(place) for part in made())
     single = sp.nn.Engine(net, "cross_entropy").radial_pull(x, y)[0]
     with torch.autocast(place, torch.bfloat16):
         short = sp.nn.Engine(net, "cross_entropy").radial_pull(x, y)[0]

@@ -29,7 +29,10 @@ def layer_norm(
     constant = not any(t is not None and t.requires_grad for t in (weight, bias))
     if not constant or not x.requires_grad:
         return NotImplemented
-    # Made contiguous here, where the copy can be differentiated, and not inside.
+    # Made contiguous here, where the copy can be differentiated, and not inside; so is the copy in
+    # 32 bits with which autocast normalises on an accelerator.
+    if x.device.type != "cpu" and torch.is_autocast_enabled(x.device.type):
+        x = x.float()
     return _LayerNorm.apply(x.contiguous(), list(normalized_shape), weight, bias, eps)
 
 

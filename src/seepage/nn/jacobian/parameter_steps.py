@@ -94,8 +94,9 @@ def stepped(own: Mapping[str, Tensor], words: Tensor, eta: float) -> dict[str, T
         plain = p.dtype == torch.float32 and p.is_contiguous() and p.device == words.device
         if kernel is not None and plain:
             out[name] = torch.empty_like(p)
+            launch = kernel[(-(-count // size),)]
             with torch.cuda.device(p.device):
-                kernel[(-(-count // size),)](out[name], p, words, start, count, eta, SIZE=size)
+                launch(out[name], p, words, start, count, eta, SIZE=size, num_warps=8)
         else:
             u = u or direction(own, words)
             out[name] = torch.add(p, u[name], alpha=eta)
