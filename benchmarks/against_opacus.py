@@ -3,8 +3,8 @@
 Claims, for an accelerator: with seepage's own update, without accounting, a step takes no longer
 than the faster of Opacus's two methods, and within 1.1 times the memory of the leaner. With every
 record's leakage accounted for (one probe, the clip's derivative bounded from above), it takes at
-most 1.0 of Opacus's faster step for GPT-2's shape, 0.95 with LoRA and 1.2 for the WideResNet. With
-each record measured at every fourth of its steps, it takes at most 1.2 of seepage's own step
+most 1.0 of Opacus's faster step for GPT-2's shape, with LoRA too, and 1.2 for the WideResNet. With
+each record measured at every fourth of its steps, it takes at most 1.25 of seepage's own step
 without accounting, 1.35 with LoRA. Some records are compared with float32 along the same
 directions. Also printed: a plain step that protects nobody. All of them clip every record's
 gradient exactly at norm 1, add noise and take a step of SGD, in one run; times are those of four
@@ -23,7 +23,7 @@ which has hardly any gradients of weights; so no accounted step there takes less
 ones, which alone take longer than Opacus's step. Quarters are by steps of the parameters too.
 
 On an accelerator (``--device cuda``) in TF32 with ``--precision high``; a CPU takes smaller
-batches. Peak memory is reported by the accelerator's allocator; on a CPU it is the most by which
+batches. Peak memory is what the accelerator's allocator reserves; on a CPU it is the most by which
 the process grows. ``--small`` runs everything at toy sizes, on any device, as a smoke test.
 """
 
@@ -154,16 +154,15 @@ def with_seepage(
 def compare(
     make: Callable[[], nn.Module], x: Tensor, y: Tensor, view: snn.View, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """Time every method on its own copy of the network, in turns, and measure its memory."""
-    gib: dict[str, float] = {}
-    tasks: dict[str, Callable[[], object]] = {}
-    wrappers: list[Any] = []
+    """Time every method on its own copy of the network, in turns, and measure its memory.
+
+    On an accelerator, memory is measured with nothing else on it, by a copy made for this alone.
+    """
     batches = [(x.clone(), y.clone()) for _ in range(STEPS)]
-    # On an accelerator in TF32, steps of the parameters are the default.
-    ours = (OURS, ACCOUNTED, QUARTER) if x.is_cuda else (OURS, ACCOUNTED, PARAMETERS, QUARTER)
-    for name in (PLAIN, HOOKS, GHOST, *ours):
+    wrappers: list[Any] = []
+
+    def made(name: str) -> Callable[[], object]:
         torch.manual_seed(0)
-        others = _allocated(x.device)
         net = make().to(x.device)
         if name == PLAIN:
             step: Step = plain_step(net)
@@ -177,29 +176,40 @@ def compare(
             step = with_seepage(net, len(y), view, name != OURS, every, method)
         task = partial(_each, step, batches)
         task()  # inspects a new network
+        return task
+
+    # On an accelerator in TF32, steps of the parameters are the default.
+    ours = (OURS, ACCOUNTED, QUARTER) if x.is_cuda else (OURS, ACCOUNTED, PARAMETERS, QUARTER)
+    gib: dict[str, float] = {}
+    tasks: dict[str, Callable[[], object]] = {}
+    for name in (PLAIN, HOOKS, GHOST, *ours):
+        tasks[name] = made(name)
         with weighed(x.device) as peak:
-            task()
-        gib[name], tasks[name] = peak[0] - others, task
+            tasks[name]()
+        gib[name] = peak[0]
+        if x.is_cuda:
+            _forget(wrappers, tasks)
     # In turns: what disturbs the machine for a minute would favour or harm a method.
+    tasks = tasks or {name: made(name) for name in gib}
     found = Stopwatch(x.device, repeats).compare(tasks)
     for name, one in found.items():
         one["seconds"] /= STEPS
         one["gib"] = gib[name]
+    _forget(wrappers, tasks)
+    return found
+
+
+def _forget(wrappers: list[Any], tasks: dict[str, Callable[[], object]]) -> None:
     for wrapped in wrappers:
         wrapped.remove_hooks()
+    wrappers.clear()
     tasks.clear()
     gc.collect()
-    return found
 
 
 def _each(step: Step, batches: list[tuple[Tensor, Tensor]]) -> None:
     for x, y in batches:
         step(x, y)
-
-
-def _allocated(device: torch.device) -> float:
-    """Return the GiB of an accelerator that other networks occupy (on a CPU, peaks are growth)."""
-    return torch.cuda.memory_allocated(device) / GIB if device.type == "cuda" else 0.0
 
 
 @contextmanager
@@ -212,7 +222,8 @@ def weighed(device: torch.device) -> Iterator[list[float]]:
         torch.cuda.reset_peak_memory_stats(device)
         yield peak
         torch.cuda.synchronize(device)
-        peak[0] = torch.cuda.max_memory_allocated(device) / GIB
+        # Reserved: what a recorded pass occupies does not count as allocated when it is replayed.
+        peak[0] = torch.cuda.max_memory_reserved(device) / GIB
         return
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # returns free memory, so that new allocations show
     before, most, done = _resident(), [0.0], threading.Event()
@@ -291,7 +302,7 @@ def text(device: torch.device, small: bool, repeats: int, adapters: bool) -> dic
     kind = "LoRA of rank 16" if adapters else "all"
     print(f"\nGPT-2's shape, {kind}, {count / 1e6:.1f} M trained, batch {batch}, sequence {length}")
     times = compare(make, x, y, snn.Embedding("tokens"), turns(device, repeats))
-    limits = (0.95, 1.35) if adapters else (1.0, 1.2)
+    limits = (1.0, 1.35) if adapters else (1.0, 1.25)
     if adapters and device.type != "cuda":
         limits = (2.0, 0.0)
     return told(times, limits, apart(make(), "tokens", x[:4], y[:4]))
