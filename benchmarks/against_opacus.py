@@ -23,8 +23,9 @@ which has hardly any gradients of weights; so no accounted step there takes less
 ones, which alone take longer than Opacus's step. Quarters are by steps of the parameters too.
 
 On an accelerator (``--device cuda``) in TF32 with ``--precision high``; a CPU takes smaller
-batches. Peak memory is what the accelerator's allocator reserves; on a CPU it is the most by which
-the process grows. ``--small`` runs everything at toy sizes, on any device, as a smoke test.
+batches. Peak memory is what the accelerator's allocator gives out in the second step; recorded
+passes, from the third on, reserve more, which the results contain too. On a CPU it is the most by
+which the process grows. ``--small`` runs everything at toy sizes, on any device, as a smoke test.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def compare(
     batches = [(x.clone(), y.clone()) for _ in range(STEPS)]
     wrappers: list[Any] = []
 
-    def made(name: str) -> Callable[[], object]:
+    def made(name: str) -> Step:
         torch.manual_seed(0)
         net = make().to(x.device)
         if name == PLAIN:
@@ -174,42 +175,56 @@ def compare(
             moved = name == PARAMETERS or (name == QUARTER and PARAMETERS in ours)
             method = "parameters" if moved else "auto"
             step = with_seepage(net, len(y), view, name != OURS, every, method)
-        task = partial(_each, step, batches)
-        task()  # inspects a new network
-        return task
+        step(*batches[0])  # inspects a new network
+        return step
 
     # On an accelerator in TF32, steps of the parameters are the default.
     ours = (OURS, ACCOUNTED, QUARTER) if x.is_cuda else (OURS, ACCOUNTED, PARAMETERS, QUARTER)
-    gib: dict[str, float] = {}
-    tasks: dict[str, Callable[[], object]] = {}
+    memory: dict[str, dict[str, float]] = {}
+    steps: dict[str, Step] = {}
     for name in (PLAIN, HOOKS, GHOST, *ours):
-        tasks[name] = made(name)
+        before = _reserved(x.device)
+        steps[name] = made(name)
         with weighed(x.device) as peak:
-            tasks[name]()
-        gib[name] = peak[0]
+            steps[name](*batches[0])
+        memory[name] = {"gib": peak[0]}
         if x.is_cuda:
-            _forget(wrappers, tasks)
+            _each(steps[name], batches)  # launch-bound passes of these are recorded
+            most = torch.cuda.max_memory_reserved(x.device) / GIB
+            memory[name]["reserved gib"] = most - before
+            _forget(wrappers, steps)
     # In turns: what disturbs the machine for a minute would favour or harm a method.
-    tasks = tasks or {name: made(name) for name in gib}
-    found = Stopwatch(x.device, repeats).compare(tasks)
+    steps = steps or {name: made(name) for name in memory}
+    found = Stopwatch(x.device, repeats).compare(
+        {name: partial(_each, step, batches) for name, step in steps.items()}
+    )
     for name, one in found.items():
         one["seconds"] /= STEPS
-        one["gib"] = gib[name]
-    _forget(wrappers, tasks)
+        one |= memory[name]
+    _forget(wrappers, steps)
     return found
 
 
-def _forget(wrappers: list[Any], tasks: dict[str, Callable[[], object]]) -> None:
+def _forget(wrappers: list[Any], steps: dict[str, Step]) -> None:
     for wrapped in wrappers:
         wrapped.remove_hooks()
     wrappers.clear()
-    tasks.clear()
+    steps.clear()
     gc.collect()
 
 
 def _each(step: Step, batches: list[tuple[Tensor, Tensor]]) -> None:
     for x, y in batches:
         step(x, y)
+
+
+def _reserved(device: torch.device) -> float:
+    """Return the GiB that an accelerator's allocator holds; on a CPU, peaks are growth anyway."""
+    if device.type != "cuda":
+        return 0.0
+    gc.collect()
+    torch.cuda.empty_cache()
+    return float(torch.cuda.memory_reserved(device) / GIB)
 
 
 @contextmanager
@@ -222,8 +237,7 @@ def weighed(device: torch.device) -> Iterator[list[float]]:
         torch.cuda.reset_peak_memory_stats(device)
         yield peak
         torch.cuda.synchronize(device)
-        # Reserved: what a recorded pass occupies does not count as allocated when it is replayed.
-        peak[0] = torch.cuda.max_memory_reserved(device) / GIB
+        peak[0] = torch.cuda.max_memory_allocated(device) / GIB
         return
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # returns free memory, so that new allocations show
     before, most, done = _resident(), [0.0], threading.Event()
