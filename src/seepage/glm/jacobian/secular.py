@@ -40,10 +40,10 @@ from typing import NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from seepage.support.chunks import by_rows, chunk_for
+from seepage.support.chunks import blas_on_one_core, by_rows, chunk_for
 from seepage.tables.source import Array, as_numpy
 
-_FAR = 0.08  # the z of records that count as far above all poles: twelve points replace the poles
+_FAR = 0.0168  # the z of records that count as far above all poles: eight points replace the poles
 
 
 class _Secular(NamedTuple):
@@ -66,22 +66,25 @@ class _Secular(NamedTuple):
 
 
 class _Poles(NamedTuple):
-    """The poles, with points that replace the lowest r of them."""
+    """The poles, with points that replace the lowest r of them, for eigenvalues above a bound."""
 
-    shares: Array  # ``ℓ_i(δ_j)`` of the poles that are replaced, (t, r)
+    least: Array  # the bound on λ/ρ, ()
+    replaced: int  # r
+    shares: Array  # ``ℓ_i(δ_j)`` of the poles that are replaced, and zeros for the others, (t, k)
     beneath: Array  # as in :class:`_Secular`
     q: Array  # (k,)
 
     def batch(self, p: Array, rho: Array, c: Array, s: Array) -> _Secular:
         """Return the matrices of some records."""
-        replaced, q = self.shares.shape[1], self.q
-        xp, others = array_namespace(p), slice(replaced, -1)
-        first, q_first = p[:, :replaced], q[:replaced]
-        p_p, p_q, q_q = p[:, others] ** 2, p[:, others] * q[others], q[others] ** 2
-        if replaced:
-            p_p = xp.concat([(first * first) @ self.shares.T, p_p], axis=1)
-            p_q = xp.concat([first @ (self.shares * q_first).T, p_q], axis=1)
-            q_q = xp.concat([self.shares @ (q_first * q_first), q_q])
+        xp, others, q = array_namespace(p), slice(self.replaced, -1), self.q
+        # All columns at once, of which those of poles that are not replaced count for nothing:
+        # rows without a gap between them are squared and multiplied much faster.
+        squares = p * p
+        p_p, p_q, q_q = squares[:, others], p[:, others] * q[others], q[others] ** 2
+        if self.replaced:
+            p_p = xp.concat([squares @ self.shares.T, p_p], axis=1)
+            p_q = xp.concat([p @ (self.shares * q).T, p_q], axis=1)
+            q_q = xp.concat([self.shares @ (q * q), q_q])
         u = xp.asarray(p[:, -1], copy=True)
         return _Secular(rho, c, s, u, p_p, p_q, q_q, q[-1], self.beneath)
 
@@ -118,26 +121,26 @@ def largest_of_rows(
         p = coordinates(slice(0, n))[:, 0]
         return rho * delta[0] + (c * p + 2 * s * q[0]) * p
     far = (delta[-2] + delta[0]) / 2 + (delta[-2] - delta[0]) / (2 * _FAR)
-    # The lowest bound on λ/ρ with about as few points as any: most records, or all, are above it.
-    bounds = [delta[-2], delta[-1], far]
-    choices = [_poles(delta, q, bound) for bound in bounds]
-    counts = [poles.beneath.shape[0] for poles in choices]
-    place = next(k for k, count in enumerate(counts) if count <= 2 * min(counts))
+    kinds = [_poles(delta, q, delta[-2])]  # for all eigenvalues; the next for those above a bound
+    for bound in (delta[-1], far):
+        poles = _poles(delta, q, bound)
+        if 3 * poles.beneath.shape[0] < 2 * kinds[-1].beneath.shape[0]:  # else hardly faster
+            kinds.append(poles)
 
     def largest(rows: slice) -> Array:
         p, own = coordinates(rows), (rho[rows], c[rows], s[rows])
-        batch = choices[place].batch(p, *own)
-        *bracket, least = _bracket(delta, batch)
-        distant = least >= own[0] * bounds[place]
-        near = xp.nonzero(~distant)[0]
-        if near.shape[0] == 0:
-            return _solve(delta, batch, *bracket)
-        values, others = xp.zeros_like(own[0]), xp.nonzero(distant)[0]
-        for some, which in (
-            (batch.pick(others), others),
-            (choices[0].batch(p[near, :], *(part[near] for part in own)), near),
-        ):
-            values[which] = _solve(delta, some, *(part[which] for part in bracket))
+        values, left = xp.zeros_like(own[0]), None  # the rows that no kind has been found for
+        for poles in reversed(kinds):
+            batch = poles.batch(p, *own)
+            *bracket, least = _bracket(delta, batch)
+            above = least >= own[0] * poles.least
+            if left is None and bool(xp.all(above)):  # selecting copies, so only if needed
+                return _solve(delta, batch, *bracket)
+            left = xp.arange(p.shape[0], device=device(p)) if left is None else left
+            here, rest = xp.nonzero(above)[0], xp.nonzero(~above)[0]
+            found = _solve(delta, batch.pick(here), *(part[here] for part in bracket))
+            values[left[here]] = found
+            p, own, left = p[rest, :], tuple(part[rest] for part in own), left[rest]
         return values
 
     # Some thousand rows, of which many short steps are made; on one core no more than it holds.
@@ -164,29 +167,33 @@ def _poles(delta: Array, q: Array, least: Array) -> _Poles:
     kept = np.arange(len(below))[::-1]
     last = int(np.argmin(points + kept))
     if points[last] + kept[last] >= len(below):
-        return _Poles(xp.reshape(delta[:0], (0, 0)), delta[-1] - delta[:-1], q)
+        return _Poles(least, 0, xp.reshape(delta[:0], (0, 1)), delta[-1] - delta[:-1], q)
     orders = np.arange(int(points[last]))
     angles = np.pi * (orders + 0.5) / len(orders)
     share = (below[: last + 1] - middle[last]) / (half[last] or 1.0)
     # ℓ_i(δ) = (1 + 2 Σ_m T_m(x_i) T_m(δ)) / t, with T_m(cos φ) = cos mφ
     twice = np.where(orders > 0, 2.0, 1.0)
     at_points = np.cos(np.outer(angles, orders)) * twice / len(orders)
-    shares = at_points @ np.cos(np.outer(orders, np.arccos(np.clip(share, -1.0, 1.0))))
+    shares = np.zeros((len(orders), len(below) + 1))
+    poles = np.arccos(np.clip(share, -1.0, 1.0))
+    with blas_on_one_core():
+        shares[:, : last + 1] = at_points @ np.cos(np.outer(orders, poles))
     x, shares = (
         xp.asarray(part, dtype=delta.dtype, device=device(delta))
         for part in (middle[last] + half[last] * np.cos(angles), shares)
     )
-    return _Poles(shares, delta[-1] - xp.concat([x, delta[last + 1 : -1]]), q)
+    beneath = delta[-1] - xp.concat([x, delta[last + 1 : -1]])
+    return _Poles(least, last + 1, shares, beneath, q)
 
 
 def _bracket(delta: Array, batch: _Secular) -> tuple[Array, Array, Array, Array]:
     """Return a bracket of ``τ`` with the start of the search in it, and a lower bound on ``λ``.
 
     No eigenvalue exceeds ``ρ δ_max`` by more than the largest eigenvalue of the rank-two part.
-    Newton's method starts there or, if the next pole is farther away than that, at the pole. The
-    largest eigenvalue can lie below the pole only if ``uᵀS u < 0``, and never below the second
-    pole. In this case the search starts at the pole, too. By Weyl's inequality, the largest
-    eigenvalue is at least that of the rank-two part plus ``ρ δ_min``.
+    Newton's method starts there or, if the next pole is farther away than that, at the pole. By
+    Weyl's inequality, the largest eigenvalue is at least that of the rank-two part plus ``ρ
+    δ_min``. It can lie below the pole only if ``uᵀS u < 0``, and never below the second pole. If it
+    may, the search starts at the pole, too.
     """
     xp = array_namespace(delta)
     rho, c, s, u, p_p, p_q, q_q, v, _ = batch
@@ -201,7 +208,7 @@ def _bracket(delta: Array, batch: _Secular) -> tuple[Array, Array, Array, Array]
     known = xp.where(det > rounding, det - rounding, xp.zeros_like(det))
     least = positive_root(trace, s * s * known)[0] + rho * delta[0]
     width = rho * (delta[-1] - delta[-2])
-    doubtful = (u * (c * u + 2 * s * v) < 0) & (width > 0)
+    doubtful = (u * (c * u + 2 * s * v) < 0) & (width > 0) & (least <= rho * delta[-1])
     least = xp.maximum(least, rho * xp.where(doubtful, delta[-2], delta[-1]))
     start = xp.where(doubtful | (high < width), xp.zeros_like(high), high)
     return -width, start, high, least
