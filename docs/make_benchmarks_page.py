@@ -256,12 +256,10 @@ def _against_opacus() -> Iterator[str]:
         for tasks in (["seepage, every record accounted for"], list(WAYS)[:2])
     ]
     yield (
-        "Times are per step, of four in a row on new tensors, all methods in turns. With LoRA, a "
-        f"plain step and Opacus's wait for Python: in {len(runs)} other runs, Opacus's step took "
-        f"{min(theirs):.3f} to {max(theirs):.3f} s; ours, accounted for, {min(ratios):.2f} to "
-        f"{max(ratios):.2f} times that. Passes recorded as CUDA graphs reserve more memory than a "
-        f"step allocates: {held[0]:.1f} and {held[2]:.1f} GiB for the first two networks, where "
-        f"Opacus's leaner method reserves {held[1]:.1f} and {held[3]:.1f}.\n"
+        f"With LoRA, Opacus waits for Python: in {len(runs)} other runs, its step took "
+        f"{min(theirs):.3f} to {max(theirs):.3f} s, ours {min(ratios):.2f} to {max(ratios):.2f} of "
+        f"that. Recorded passes reserve more: {held[0]:.1f} and {held[2]:.1f} GiB for the "
+        f"first two networks (Opacus's leaner method: {held[1]:.1f} and {held[3]:.1f}).\n"
     )
     cores = kept("against_opacus-cpu")
     yield (
@@ -274,8 +272,8 @@ def _against_opacus() -> Iterator[str]:
     )
     lora = _over_opacus(cores["LoRA"]["times"])[0]
     yield (
-        'Leakage is an upper bound. The last two columns are `method="parameters"`. With LoRA, a '
-        "probe takes as long as a plain step, because neither computes the frozen weights' "
+        'The last two columns are `method="parameters"`. With LoRA, a '
+        "probe takes as long as a plain step, because neither computes frozen weights' "
         f"gradients; two alone take {2 * float(lora):.2f} of Opacus's step.\n"
     )
     yield (
