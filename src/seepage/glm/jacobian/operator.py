@@ -64,7 +64,7 @@ from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, progress, row_slices, small_on_one_core
 from seepage.tables.source import Array
 
-_FEW = 50_000  # numbers in the matrices of all rows below which their eigenvalues take less time
+_FEW = 50_000  # entries of all rows' matrices up to which dense eigenvalues are the shorter way
 
 Answer = TypeVar("Answer", bound=Callable[..., Array])  # a method of a Jacobian
 
@@ -372,7 +372,7 @@ class SingleOutputJacobian(GLMJacobian):
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return ``‖J_i‖₂²`` for each row, of shape ``(n,)``, by secular equations."""
         count = unknowns.count(self)
-        if count <= 2 or self.rows * count**2 <= _FEW:  # a matrix for each row is the shorter way
+        if count <= 2 or self.rows * count**2 <= _FEW:
             return ReleaseJacobian.row_norms(self, unknowns)
         xp, terms = array_namespace(self.X), self.terms
         # All of it: threads that BLAS has woken would compete with those that take the rows next.

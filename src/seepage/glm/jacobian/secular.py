@@ -43,7 +43,7 @@ from array_api_compat import array_namespace, device
 from seepage.support.chunks import blas_on_one_core, by_rows, chunk_for
 from seepage.tables.source import Array, as_numpy
 
-_FAR = 0.0168  # the z of records that count as far above all poles: eight points replace the poles
+_FAR = 0.0168  # the z up to which eight points replace all poles but the largest
 
 
 class _Secular(NamedTuple):
@@ -133,7 +133,7 @@ def largest_of_rows(
         for poles in reversed(kinds):
             batch = poles.batch(p, *own)
             *bracket, least = _bracket(delta, batch)
-            above = least >= own[0] * poles.least
+            above = (least >= own[0] * poles.least) | (poles is kinds[0])  # which takes all others
             if left is None and bool(xp.all(above)):  # selecting copies, so only if needed
                 return _solve(delta, batch, *bracket)
             left = xp.arange(p.shape[0], device=device(p)) if left is None else left

@@ -31,7 +31,7 @@ def layer_norm(
         return NotImplemented
     # Made contiguous here, where the copy can be differentiated, and not inside; so is the copy in
     # 32 bits with which autocast normalises on an accelerator.
-    if x.device.type != "cpu" and torch.is_autocast_enabled(x.device.type):
+    if x.dtype.itemsize < 4 and x.is_cuda and torch.is_autocast_enabled("cuda"):
         x = x.float()
     return _LayerNorm.apply(x.contiguous(), list(normalized_shape), weight, bias, eps)
 
