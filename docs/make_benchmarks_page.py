@@ -489,7 +489,7 @@ def draw() -> None:
         axis.set_xticks(range(len(H200)), ["WideResNet-16-4", "GPT-2's shape", "with LoRA"])
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_title("time, in plain training steps")
-    axes[1].set_title("peak memory, GiB")
+    axes[1].set_title("memory allocated in a step, GiB")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     _save(figure, "benchmarks-private-step.svg")
 
